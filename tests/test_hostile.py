@@ -27,10 +27,10 @@ METASTEP = [sys.executable, "-m", "metastep"]
 @pytest.fixture
 def dataset(tmp_path: Path) -> Dataset:
     writer = DatasetWriter(tmp_path / "data", Layout(("x",), {"theta": 1}, 1, 2, 1), {}, seed=0, device="cpu")
-    for block in sorted(writer.files.problems()):
+    for block in sorted(writer.problems()):
         ones = np.ones((2, 1), np.float32)
         features = {"theta": np.ones((2, 1, 1), np.float32)}
-        writer.files.add(block, History(ones[:1], ones, ones > 2, ones, np.ones((1, 1, 1), np.float32), features))
+        writer.add(block, History(ones[:1], ones, ones > 2, ones, np.ones((1, 1, 1), np.float32), features))
     return writer.finish()
 
 

@@ -143,7 +143,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
 @pytest.mark.parametrize("moment", [1, 3, 5])
 def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
     folder = make(tmp_path / "run")
-    calls, save, write = itertools.count(1), stages.save_model, run_module.collection.BlockFiles.add
+    calls, save, write = itertools.count(1), stages.save_model, run_module.collection.DatasetWriter.add
 
     def counted(original):
         def call(*arguments):
@@ -155,7 +155,7 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
 
     monkeypatch.setattr(stages, "save_model", counted(save))
     monkeypatch.setattr(run_module, "save_model", counted(save))
-    monkeypatch.setattr(run_module.collection.BlockFiles, "add", counted(write))
+    monkeypatch.setattr(run_module.collection.DatasetWriter, "add", counted(write))
     with pytest.raises(KeyboardInterrupt):
         folder.learn("metastep")
     monkeypatch.undo()

@@ -1,6 +1,5 @@
 """Workers of a Dask cluster do what threads do, and one sentence says what goes wrong with one."""
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -169,16 +168,14 @@ def test_a_worker_writes_where_it_sees_the_folder_and_else_sends_the_block(tmp_p
     work, controller, block = made[0]
     sent = make_block(work._replace(mark=tmp_path / "nowhere"), controller, block)
     assert sent is not None
-    assert not work.files.path(block).exists()
+    assert not work.writer.path(block).exists()
     with storage.temporary(tmp_path / "data" / "collecting") as mark:
         assert make_block(work._replace(mark=mark), controller, block) is None
-        assert not work.files.problem(block)
-        before = work.files.path(block).stat()
+        assert not work.writer.problem(block)
+        before = work.writer.path(block).stat()
         assert make_block(work._replace(mark=mark), controller, block) is None  # it is there already
-        assert work.files.path(block).stat() == before
-    np.testing.assert_array_equal(storage.read_tensors(work.files.path(block)).arrays["context"], sent.context)
-    other = dataclasses.replace(work.files, digest="of another dataset")
-    assert other.problem(block)
+        assert work.writer.path(block).stat() == before
+    np.testing.assert_array_equal(storage.read_tensors(work.writer.path(block)).arrays["context"], sent.context)
 
 
 def metastep(folder: Path, *more: str) -> subprocess.Popen[str]:

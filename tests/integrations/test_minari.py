@@ -36,7 +36,7 @@ def write(folder: Path, *, config=None) -> Dataset:
         arrays["flagged"] = rng.random(shapes["flagged"]) < 0.3
         arrays["feature/natural_gradient"][0, 0, :3] = np.nan, np.inf, -0.0
         arrays["mean_return"][1, 0] = -np.inf
-        writer.files.add(index, from_arrays(arrays))
+        writer.add(index, from_arrays(arrays))
     return writer.finish()
 
 

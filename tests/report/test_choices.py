@@ -16,7 +16,7 @@ from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingDa
 from metastep.mdp.history import Transitions
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture
-from metastep.report.figures import PALETTE, Ink, colour_of, tint
+from metastep.report.figures import PALETTE, PAPER, colour_of, tint
 from metastep.report.results import most_followed, performance_profile, some_tasks
 from metastep.report.tables import Findings, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
@@ -295,9 +295,9 @@ def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
 
 
 def test_colours_can_be_read() -> None:
-    weights, ink = (0.2126, 0.7152, 0.0722), Ink()
+    weights = (0.2126, 0.7152, 0.0722)
     for colour in (*PALETTE, "#000075", "#444444", "text", "quiet"):
-        assert abs(np.array(to_rgb(tint(colour, 0, ink))) @ weights - np.array(to_rgb(ink.paper)) @ weights) > 0.2
+        assert abs(np.array(to_rgb(tint(colour))) @ weights - np.array(to_rgb(PAPER)) @ weights) > 0.2
 
 
 def test_a_report_where_all_tasks_and_methods_are_alike() -> None:

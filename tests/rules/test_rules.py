@@ -147,7 +147,7 @@ def test_a_step_out_of_range_leaves_theta_and_is_flagged(name: str) -> None:
 
 @pytest.mark.parametrize("damping", [0.0, 1.0, float("nan")])
 def test_a_damping_out_of_range_is_refused(damping: float) -> None:
-    with pytest.raises(InputError, match=r"meta.rule.damping: .* must (lie in \(0, 1\)|be a finite number)"):
+    with pytest.raises(InputError, match=r"meta.rule.damping: .* must be (greater than 0|less than 1|a finite number)"):
         rules.make("nga", damping=damping)
 
 
@@ -183,8 +183,8 @@ def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_r
     [
         ((), r"\[\] must name one direction or more, each once"),
         (("adma",), r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
-        (("nga damping",), "must be a rule's name and options like damping=0.1, each once"),
-        (("nga damping=much",), "'much' in 'nga damping=much' must be a number"),
+        (("nga damping",), "'nga damping' must be a rule's name and options like damping=0.1, each once"),
+        (("nga damping=much",), "'nga damping=much' must be a rule's name and options"),
         (("menu",), "'menu' must be a rule that moves along one line"),
     ],
 )

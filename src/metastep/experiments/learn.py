@@ -37,7 +37,7 @@ from metastep.mdp.loop import grow
 from metastep.mdp.parts import Parts, remove_parts
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
-from metastep.report.figures import Ink, Line, Panel, curves, in_rows, picture
+from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
@@ -215,9 +215,9 @@ def _write_results(folder: Path, space: Space, wanted: dict[str, Any], history: 
     if isinstance(space, HyperparameterSpace):
         is_log = {name: scale != "linear" for name, scale in zip(space.names, space.scales, strict=True)}
 
-    def draw_returns(axes: Axes, ink: Ink) -> None:
-        axes.plot(returns, color=ink.text)
-        axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
+    def draw_returns(axes: Axes) -> None:
+        axes.plot(returns, color=TEXT)
+        axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=FAINT)
         axes.set_xlabel("updates")
 
     panels = [Panel("mean return of the batch", draw_returns)]

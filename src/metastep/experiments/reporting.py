@@ -34,11 +34,9 @@ def write_report(run: Run, command: str = "") -> Path:
     `command` is shown where the folder was created without one.
     """
     with run.writing():
-        config = run.config
-        verbs = {"fitted-q": "fit", "search": "search"}
-        models = [run.of_model(model) for model in run.models_needed]
-        needed = [(own.model_file, verbs[own.config.learner]) for own in models]
-        for file, verb in (*needed, (run.comparison_file, "compare")):
+        config, models = run.config, [run.of_model(model) for model in run.models_needed]
+        needed = {own.model_file: "fit" if own.config.learner == "fitted-q" else "search" for own in models}
+        for file, verb in (needed | {run.comparison_file: "compare"}).items():
             if not file.exists():
                 missing = file.relative_to(run.path)
                 raise InputError(f"Folder {run.path} holds no {missing}; run `metastep {verb} {run.path}` first.")

@@ -1,39 +1,37 @@
 """The features that come with metastep: one formula each, in one sentence."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from metastep.features.base import REGISTRY, Feature, Seen
-from metastep.features.diagnostics import LOWEST_EXPLAINED, SMALLEST, best_return, first_of, log10, over
-from metastep.features.diagnostics import smoothed_change as smoothed
+from metastep.features import diagnostics as of
+from metastep.features.diagnostics import LOWEST_EXPLAINED, REGISTRY, SMALLEST, Feature, Seen, first_of, log10, over
 
 Formula = Callable[[Seen], Any]
 
 
-def _define(name: str, needs: tuple[str, ...], sentence: str | None, formula: Formula | None, **more: Any) -> None:
-    """Register a formula as the class that a feature of one's own would be.
+def _feature(
+    *needs: str, name: str = "", sentence: str = "", columns: Any = None, bounds: Any = None
+) -> Callable[[Formula], Formula]:
+    """Register a function, under its own name, as the class that a feature of one's own would be.
 
-    `more` may hold `columns(name, mdp)`, without which the feature is one number, and `bounds(mdp)`.
+    Without `columns(name, mdp)` the feature is one number; `bounds(mdp)` are any finite ones.
     """
-    members: dict[str, Any] = {"name": name, "needs": needs, "__doc__": sentence}
-    if formula:
-        members["__call__"] = lambda self, seen: formula(seen)
-    if columns := more.get("columns"):
-        members["columns"] = lambda self, mdp: columns(name, mdp)
-        members["size"] = lambda self, mdp: len(columns(name, mdp))
-    if bounds := more.get("bounds"):
-        members["bounds"] = lambda self, mdp: bounds(mdp)
-    REGISTRY.register(name, type(name, (Feature,), members))
-
-
-def _feature(*needs: str, **more: Any) -> Callable[[Formula], Formula]:
-    """Register a function under its own name."""
 
     def register(formula: Formula) -> Formula:
-        _define(formula.__name__, needs, formula.__doc__, formula, **more)
+        own = name or formula.__name__
+        members: dict[str, Any] = {"name": own, "needs": needs, "__doc__": sentence or formula.__doc__}
+        members["__call__"] = lambda self, seen: formula(seen)
+        if columns:
+            members["columns"] = lambda self, mdp: columns(own, mdp)
+            members["size"] = lambda self, mdp: len(columns(own, mdp))
+        if bounds:
+            members["bounds"] = lambda self, mdp: bounds(mdp)
+        REGISTRY.register(own, type(own, (Feature,), members))
         return formula
 
     return register
@@ -61,33 +59,39 @@ def _cosine(first: Any, second: Any, xp: Any) -> Any:
     return xp.clip(xp.sum(xp.prod(xp.stack(xp.broadcast_arrays(*units)), axis=0), axis=-1), -1.0, 1.0)
 
 
-# Diagnostics as they are.
-for _name, _need, _columns, _sentence in (
-    ("theta", "theta", _per_parameter, "The policy's parameters."),
-    ("gradient", "gradient", _per_parameter, "The plain gradient of the return."),
-    ("natural_gradient", "natural_gradient", _per_parameter, "The natural gradient, with the damping of the rule."),
-    ("return", "mean_return", None, "The mean return of the current batch."),
-    ("return_error", "return_error", None, "The standard error of the mean return."),
-    ("clip_fraction", "clip_fraction", None, "Share of ratios that the last update clipped, over all minibatches."),
-    (
-        "last_clip_fraction",
-        "last_clip_fraction",
-        None,
-        "Share of ratios that the last update clipped in its last epoch.",
-    ),
-    ("step_cosine", "step_cosine", None, "Cosine between the last step and the one before it; 0 before the second."),
+def _logarithm(need: str, seen: Seen) -> Any:
+    return log10(seen[need], seen.xp)
+
+
+_OF_CONTEXTS = {
+    "columns": lambda name, mdp: mdp.context_space.names,
+    "bounds": lambda mdp: (mdp.context_space.low, mdp.context_space.high),
+}
+_SEVERAL: dict[str, Any] = {"context": _OF_CONTEXTS, "curvatures": {"columns": _per_direction}}
+_SEVERAL |= {name: {"columns": _per_parameter} for name in ("theta", "gradient", "natural_gradient")}
+
+for _name, _need, _sentence in (
+    ("context", "context", "The task."),
+    ("theta", "theta", "The policy's parameters."),
+    ("gradient", "gradient", "The plain gradient of the return."),
+    ("natural_gradient", "natural_gradient", "The natural gradient, with the damping of the rule."),
+    ("return", "mean_return", "The mean return of the current batch."),
+    ("return_error", "return_error", "The standard error of the mean return."),
+    ("clip_fraction", "clip_fraction", "Share of ratios that the last update clipped, over all minibatches."),
+    ("last_clip_fraction", "last_clip_fraction", "Share of ratios that the last update clipped in its last epoch."),
+    ("step_cosine", "step_cosine", "Cosine between the last step and the one before it; 0 before the second."),
 ):
-    _define(_name, (_need,), _sentence, None, columns=_columns)
+    _feature(_need, name=_name, sentence=_sentence, **_SEVERAL.get(_name, {}))(itemgetter(_need))
 
-
-@_feature(
-    "context",
-    columns=lambda name, mdp: mdp.context_space.names,
-    bounds=lambda mdp: (mdp.context_space.low, mdp.context_space.high),
-)
-def context(seen: Seen) -> Any:
-    """The task."""
-    return seen["context"]
+for _name, _need, _sentence in (
+    ("curvatures", "curvature", "v'Fv along every direction v: twice the divergence of a step of length 1."),
+    ("last_step", "step_norm", "the length of the last step."),
+    ("last_divergence", "approx_kl", "the divergence that the last step cost."),
+    ("last_rate", "rate", "the learning rate, or bound, that the last update was made with; -6 before the first."),
+):
+    _feature(_need, name=_name, sentence=f"Decimal logarithm of {_sentence}", **_SEVERAL.get(_name, {}))(
+        partial(_logarithm, _need)
+    )
 
 
 # Of simulated learners: the updates they may make. Loops give them by name.
@@ -114,12 +118,6 @@ def log_norms(seen: Seen) -> Any:
 def slopes(seen: Seen) -> Any:
     """v'g along every direction v: how much the return grows at first, for each unit of h."""
     return seen.xp.sum(seen["steps"] * seen["gradient"][..., None, :], axis=-1)
-
-
-@_feature("curvature", columns=_per_direction)
-def curvatures(seen: Seen) -> Any:
-    """Decimal logarithm of v'Fv along every direction v: twice the divergence of a step of length 1."""
-    return log10(seen["curvature"], seen.xp)
 
 
 @_feature("steps", "gradient", "curvature", "return_error", columns=_per_direction)
@@ -179,24 +177,6 @@ def update(seen: Seen) -> Any:
 def budget(seen: Seen) -> Any:
     """Share of a learner's updates that were made; 1 also beyond."""
     return seen.xp.minimum(seen.memory.updates / seen["budget"], 1.0)
-
-
-@_feature("step_norm")
-def last_step(seen: Seen) -> Any:
-    """Decimal logarithm of the length of the last step."""
-    return log10(seen["step_norm"], seen.xp)
-
-
-@_feature("approx_kl")
-def last_divergence(seen: Seen) -> Any:
-    """Decimal logarithm of the divergence that the last step cost."""
-    return log10(seen["approx_kl"], seen.xp)
-
-
-@_feature("rate")
-def last_rate(seen: Seen) -> Any:
-    """Decimal logarithm of the learning rate, or bound, that the last update was made with; -6 before the first."""
-    return log10(seen["rate"], seen.xp)
 
 
 @_feature("entropy")
@@ -269,13 +249,13 @@ def target_change(seen: Seen) -> Any:
 @_feature("mean_return", "return_error")
 def smoothed_change(seen: Seen) -> Any:
     """Moving average of the changes of the mean return, the last one weighing a fifth, in standard errors of the return."""
-    return over(smoothed(seen.memory, seen["mean_return"], seen.xp), seen["return_error"], seen.xp)
+    return over(of.smoothed_change(seen.memory, seen["mean_return"], seen.xp), seen["return_error"], seen.xp)
 
 
 @_feature("mean_return", "return_error")
 def drop_in_errors(seen: Seen) -> Any:
     """How far the mean return is below the best one so far, in standard errors; 0 where it is the best."""
-    best = best_return(seen.memory, seen["mean_return"], seen.xp)
+    best = of.best_return(seen.memory, seen["mean_return"], seen.xp)
     return over(best - seen["mean_return"], seen["return_error"], seen.xp)
 
 

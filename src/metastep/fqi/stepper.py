@@ -14,13 +14,14 @@ from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
-from metastep.features.base import ANY
 from metastep.features.diagnostics import (
+    ANY,
     DIAGNOSTICS,
     PER_MINIBATCH,
     Memory,
     MinibatchStats,
     Movement,
+    Observed,
     asked_for,
     needed,
     observed,
@@ -202,38 +203,20 @@ class Stepper:
         return proposal
 
     def _propose(self, numbers: dict[str, Any]) -> Proposal:
-        movement, update = self.movement, int(self.memory.updates)
+        update = int(self.memory.updates)
         with np.errstate(all="ignore"):  # numbers that are not finite are seen below
-            if "parameters" in numbers:
-                moved = numbers["parameters"]
-                before = movement or Movement(moved, np.zeros_like(moved))
-                if before.parameters.shape != moved.shape:
-                    raise InputError(
-                        f"diagnostics: parameters has {moved.size} numbers, before it had {before.parameters.size}."
-                    )
-                after, step = before.after(moved, np)
-                movement = after if np.isfinite(step.length) else movement
-                lengths = {"step_norm": step.length, "parameter_norm": np.sqrt(np.sum(moved**2))}
-                numbers = numbers | lengths | {"step_cosine": step.cosine} | numbers
-            found, sound, memory = observed(self.features, numbers, self.memory, float(self.num_updates), np)
-        self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.items()}
-        if not sound and not self._has_warned:
+            state = self.memory, self.movement, float(self.num_updates)
+            proposal, found = next_update(self.model, numbers, *state, self._choose, np)
+        if not found.sound and not self._has_warned:
             self._has_warned = True
             bad = next((name for name, each in numbers.items() if not np.isfinite(each).all()), "a mean of them")
             then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
             text = f"diagnostics: {bad} is not finite, allowed are finite numbers of float32: {then}."
             warnings.warn(f"{text} Further ones are not reported.", stacklevel=3)
-        seen = (
-            self.last
-            if sound or self.model.fills_gaps
-            else {name: np.full_like(value, np.nan) for name, value in self.last.items()}
-        )
-        proposal = self.model.proposed(seen, self.outside, self._warnings, stacklevel=4)
-        # The state changes only now: a refused call changes nothing.
-        # Memory is of float32, as a record restores it.
-        kept = Memory(*(np.float32(np.clip(value, -ANY, ANY)) for value in memory))
-        self.memory = kept._replace(updates=update + 1, rate=np.float32(proposal.stepsize))
-        self.movement, self._proposal = movement, proposal
+        # The state changes only now: a refused call changes nothing. Memory is of float32, as a record restores it.
+        kept = Memory(*(np.float32(np.clip(value, -ANY, ANY)) for value in found.memory))
+        self.memory, self.movement, self._proposal = kept._replace(updates=update + 1), found.movement, proposal
+        self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.features.items()}
         if self._log is not None:
             others = {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
             entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction, **others}
@@ -244,10 +227,13 @@ class Stepper:
             for name, column in (("mean_return", "return"), ("approx_kl", "approx_kl")):
                 if name in needed(self.features):
                     entry[column] = float(known[name]) if name in known else ""
-            values = np.concatenate(list(self.last.values()))
-            saw = zip(self.model.record.feature_names, values, strict=True)
+            saw = zip(self.model.record.feature_names, np.concatenate(list(self.last.values())), strict=True)
             self._log(update, entry | {f"saw {name}": float(value) for name, value in saw})
         return proposal
+
+    def _choose(self, row: NDArray[np.float32]) -> Proposal:
+        self.model.check_reach(row, self.outside, self._warnings, stacklevel=6)
+        return self.model.chosen(row)
 
     def record(self) -> dict[str, Any]:
         """Return the state as JSON holds it: a few numbers, and two vectors if parameters are given."""
@@ -267,6 +253,30 @@ class Stepper:
             "gathered": sums
             | {"minibatches": int(self.gathered.minibatches), "direction": direction, "values": values},
         }
+
+
+def next_update(
+    model: "AnyModel",
+    reported: Mapping[str, Any],
+    memory: Memory,
+    movement: Movement | None,
+    budget: float,
+    choose: Callable[[Any], Proposal],
+    xp: Any,
+) -> tuple[Proposal, Observed]:
+    """Return the proposal for the next update and what to remember: all loops come here, with NumPy or in compiled programs.
+
+    `choose` returns the model's own proposal for one row of features. A fitted model gets NaN, for which it proposes the
+    smallest step, where anything is not finite.
+    """
+    found, parts = observed(tuple(model.record.keywords), reported, memory, budget, xp, movement), []
+    for name, size in model.record.keywords.items():
+        parts.append(xp.ravel(xp.asarray(found.features[name], xp.float32)))
+        if parts[-1].size != size:
+            raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
+    row = xp.concatenate([xp.zeros(0, xp.float32), *parts])
+    proposal = choose(row if model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
+    return proposal, found._replace(memory=found.memory._replace(rate=proposal.stepsize))
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float32]:

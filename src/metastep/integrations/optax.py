@@ -19,9 +19,9 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError, shown
-from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
+from metastep.features.diagnostics import Memory, MinibatchStats, Movement
 from metastep.fqi import Model
-from metastep.fqi.stepper import WHOLE, Outside, as_diagnostics, as_numbers, require_bool
+from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_numbers, next_update, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
@@ -108,7 +108,7 @@ def learned_update(
     """
     fitted = rate_model(model)
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
-    names, budget, chosen = stepper.features, float(stepper.num_updates), fitted.record.hyperparameters
+    budget, chosen = float(stepper.num_updates), fitted.record.hyperparameters
     every = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
     bounds = {each: (min(one[each][0] for one in every), max(one[each][1] for one in every)) for each in chosen}
     low, high = (np.asarray(ends, np.float32) for ends in (fitted.record.feature_low, fitted.record.feature_high))
@@ -121,26 +121,22 @@ def learned_update(
             fitted.check_reach(row, outside, warned)
         return np.zeros(table.shape[:-1], np.float32)
 
-    def act(rows: Array) -> NDArray[np.float32]:
-        assert isinstance(fitted, Model)
+    def act(rows: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
         check(table)
-        found = fitted.act(table.reshape(-1, table.shape[-1]), threads=1).reshape(
-            np.prod(table.shape[:-1], dtype=int), -1
-        )
-        branches = fitted.record.branches
-        others = np.array([[*branch.values.values()] for branch in branches], np.float32).reshape(len(branches), -1)
-        position = found[:, 0].astype(int) if fitted.record.directions else np.zeros(len(found), int)
-        return np.column_stack([others[position], found[:, -1]]).reshape(*table.shape[:-1], -1).astype(np.float32)
+        found = cast(Model, fitted).act(table.reshape(-1, table.shape[-1]), threads=1)
+        found = found.reshape(*table.shape[:-1], -1)  # the step, after the position of its branch if there are several
+        others = np.array([[*branch.values.values()] for branch in fitted.record.branches], np.float32)
+        position = found[..., 0].astype(int) if fitted.record.directions else np.zeros(found.shape[:-1], int)
+        return np.concatenate([others[position], found[..., -1:]], axis=-1)
 
-    def choose(parts: Mapping[str, Array], sound: Array) -> dict[str, Array]:
-        """Return the hyperparameters for some features, each (size,)."""
-        row = jnp.concatenate([jnp.zeros(0, jnp.float32), *parts.values()])
+    def choose(row: Array) -> Proposal:
+        """Return the hyperparameters for some features, (size,)."""
         if not isinstance(fitted, SearchedModel):  # forests are on the host
-            row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
             shape = jax.ShapeDtypeStruct((len(chosen),), jnp.float32)
-            return dict(zip(chosen, jax.pure_callback(act, shape, row, vmap_method="broadcast_all"), strict=True))
-        values = fitted.jax_values({each: part if part.size > 1 else part[0] for each, part in parts.items()})
+            found = jax.pure_callback(act, shape, row, vmap_method="broadcast_all")
+            return Proposal(dict(zip(chosen, found, strict=True)))
+        values = fitted.values(row, jnp)
 
         def checked() -> Array:
             shape = jax.ShapeDtypeStruct((), jnp.float32)
@@ -148,7 +144,7 @@ def learned_update(
 
         # The host is called only where a number lies outside; the zero that it returns makes sure that it is.
         zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: jnp.float32(0.0))
-        return values | {"stepsize": values["stepsize"] + zero}
+        return Proposal(values | {"stepsize": values["stepsize"] + zero})
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
@@ -190,24 +186,13 @@ def learned_update(
         return LearnedRateState(values, memory, movement, gathered)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
-        movement = state.movement
         if minibatches is not None:
             given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
-        given = {"rate": state.hyperparams["learning_rate"], **given}
         if stepper.needs_parameters:
-            movement, turn = movement.after(_flat(params), jnp)
-            parameters = _flat(params)
-            lengths = {"step_norm": turn.length, "parameter_norm": jnp.sqrt(jnp.sum(parameters**2))}
-            given = {**lengths, "step_cosine": turn.cosine, **given, "parameters": parameters}
-        found, sound, memory = observed(names, given, state.memory, budget, jnp)
-        parts = {each: jnp.ravel(found[each]).astype(jnp.float32) for each in names}
-        for each, size in fitted.record.keywords.items():
-            if parts[each].size != size:
-                raise InputError(f"diagnostics: {each} has {parts[each].size} numbers, allowed is {size}.")
-        values = choose(parts, sound)
-        memory = memory._replace(rate=values["stepsize"])
-        values = {_KEYS.get(each, each): values[each] for each in chosen}
-        return LearnedRateState(values, memory, movement, state.gathered)
+            given = {**given, "parameters": _flat(params)}
+        (values, _), found = next_update(fitted, given, state.memory, state.movement, budget, choose, jnp)
+        rates: dict[str, Any] = {_KEYS.get(each, each): values[each] for each in chosen}
+        return LearnedRateState(rates, found.memory, found.movement or state.movement, state.gathered)
 
     def propose(
         state: LearnedRateState,

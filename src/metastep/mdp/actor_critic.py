@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -31,9 +30,9 @@ class LastUpdate(NamedTuple):
     divergence: Array  # (learners,): KL between the policies before and after
     clip_fraction: Array  # (learners,)
     rate: Array  # (learners,): the step that was chosen
-    step_norm: Array  # (learners,): length of the step; this and the next two are its `StepGeometry`
+    step_norm: Array  # (learners,): length of the step; this and the next two are its `step_geometry`
     norm_before: Array  # (learners,): length of the one before it
-    cosine: Array  # (learners,): of the angle between these two
+    step_cosine: Array  # (learners,): of the angle between these two
     first_entropy: Array  # (learners,): of the policy on the very first batch
     last_clip_fraction: Array  # (learners,), like all that follows: this and the next three are of the rule's `Report`
     gradient_norm: Array
@@ -115,29 +114,13 @@ class ActorCriticMDP(MetaMDP):
         moved: Learners = engine_of(self.env).whole(_advance)(_simulated(self), learners, hyperparameters)
         return moved
 
-    def blank(self, tasks: Tasks) -> Learners:
-        def begun(given: Tasks) -> Learners:
-            batch = self.sampler.blank(given.theta, given.context, keeps_differences=self.chooses_lambda)
-            return _begun(self, given, batch)
-
-        like = jax.eval_shape(begun, tasks)
-        like = like._replace(key=jnp.uint32(0))
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)._replace(key=tasks.key)
-
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
-        found = self._shared_diagnostics(learners) | {
+        found = {name: getattr(last, name) for name in self.diagnosed if name in LastUpdate._fields}
+        found |= self._shared_diagnostics(learners) | {
             "entropy": batch.entropy,
             "explained_variance": explained_variance(batch.value, batch.target, jnp),
-            "clip_fraction": last.clip_fraction,
-            "step_norm": last.step_norm,
-            "step_cosine": last.cosine,
-            "rate": last.rate,
             "budget": float(self.budget),
-            "last_clip_fraction": last.last_clip_fraction,
-            "gradient_norm": last.gradient_norm,
-            "actor_gradient_norm": last.actor_gradient_norm,
-            "gradient_steps": last.gradient_steps,
             "parameter_norm": jnp.sqrt(jnp.sum(learners.theta**2, axis=-1)),
             "target_std": jnp.std(batch.target, axis=-1),
         }
@@ -158,17 +141,11 @@ def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> 
 
 def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
     start = mdp.sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _START))
-    return _begun(mdp, tasks, _sampled(mdp, tasks, start, jnp.uint32(0)))
-
-
-def _begun(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
-    """Return learners with their first batch, and nothing to remember."""
+    batch = _sampled(mdp, tasks, start, jnp.uint32(0))
     nothing, state = jnp.zeros_like(batch.mean_return), mdp.rule.init(tasks.theta)
     previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy, *(nothing,) * 8)
     flagged, curvature = ~jnp.isfinite(batch.mean_return), jnp.zeros((len(tasks.theta), 0), jnp.float32)
-    return Learners(
-        tasks.context, tasks.theta, state, batch, flagged, curvature, previous, tasks.key, update=jnp.uint32(0)
-    )
+    return Learners(*tasks[:2], state, batch, flagged, curvature, previous, tasks.key, update=jnp.uint32(0))
 
 
 def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> Learners:

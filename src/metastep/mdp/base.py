@@ -163,10 +163,6 @@ class MetaMDP(ABC):
         """Make one transition: update every theta with a row (learners, coordinates) each, simulate the next batch."""
 
     @abstractmethod
-    def blank(self, tasks: Tasks) -> Learners:
-        """Return learners of the right form, with meaningless numbers."""
-
-    @abstractmethod
     def diagnostics(self, learners: Learners) -> Seen:
         """Return what features are computed from: all that `diagnosed` names."""
 

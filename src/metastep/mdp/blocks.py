@@ -12,8 +12,6 @@ from enum import IntEnum
 import jax
 from jax import Array
 
-from metastep._core.errors import InputError
-
 
 class Stream(IntEnum):
     """Disjoint sources of tasks: what a method was tuned or selected on must never be what it is judged on."""
@@ -41,10 +39,6 @@ class Blocks:
     num_learners: int
     size: int
 
-    def __post_init__(self) -> None:
-        if self.num_learners < 1 or self.size < 1:
-            raise InputError(f"blocks: {self.num_learners} learners in blocks of {self.size}; both must be at least 1.")
-
     def __len__(self) -> int:
         return -(-self.num_learners // self.size)
 
@@ -53,8 +47,6 @@ class Blocks:
 
     def num_valid(self, block: int) -> int:
         """Return how many lanes of the block are wanted; the rest is padding."""
-        if not 0 <= block < len(self):
-            raise InputError(f"block: {block} is not one of the {len(self)} blocks.")
         return min(self.size, self.num_learners - block * self.size)
 
 

@@ -3,11 +3,11 @@
 A block that takes long is kept in parts while it grows, so that a stopped collection resumes inside it.
 """
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from metastep._core.provenance import device_name
 from metastep.mdp import MetaMDP, Tasks
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Exploration
-from metastep.mdp.dataset import BlockFiles, Dataset, DatasetWriter, Layout
+from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History, joined
 from metastep.mdp.loop import Growth, grow
 from metastep.simulation.engine import blocks_at_once, engine_of, one_block_at_a_time
@@ -45,7 +45,7 @@ def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
 class Collected(NamedTuple):
     """How a dataset is collected: what a call that makes one of its blocks has to know."""
 
-    files: BlockFiles
+    writer: DatasetWriter
     mdp: MetaMDP
     num_updates: int
     seed: int
@@ -58,11 +58,11 @@ class Collected(NamedTuple):
 
     def begun(self, block: int) -> tuple[Growth | None, str | None]:
         """Return where an interrupted block goes on, and what is wrong with its parts, if anything."""
-        return self.files.parts.take_up(block, self.mdp, self.tasks(block))
+        return self.writer.parts.take_up(block, self.mdp, self.tasks(block))
 
     def steps_of(self, updates: int) -> int:
         """Return the environment steps of a block after so many updates; the first batch precedes the first of them."""
-        return (updates * self.files.layout.labels + 1) * self.mdp.block_size * self.mdp.batch_steps
+        return (updates * self.writer.layout.labels + 1) * self.mdp.block_size * self.mdp.batch_steps
 
 
 def collect(
@@ -98,10 +98,10 @@ def collect(
     writer = DatasetWriter(folder, layout, recorded, seed=seed, device=device_name(), packages=mdp.env.packages)
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
-    missing = sorted(writer.files.problems())
-    work = Collected(writer.files, mdp, num_updates, seed, task_list, None)
+    missing = sorted(writer.problems())
+    work = Collected(writer, mdp, num_updates, seed, task_list, None)
     done = dict.fromkeys(missing, 0)
-    for block in sorted(writer.files.parts.blocks().intersection(missing)) if controller.is_memoryless else ():
+    for block in sorted(writer.parts.blocks().intersection(missing)) if controller.is_memoryless else ():
         growth, problem = work.begun(block)
         if growth is not None:
             done[block] = work.steps_of(growth.updates)
@@ -124,29 +124,29 @@ def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], 
         calls = ((block, make_block, marked, controller, block) for block in blocks)
         for block, history in parallel.completed(pool, lambda _: next(calls, None)):
             if history is not None:
-                work.files.add(block, history)
+                work.writer.add(block, history)
             note((block, work.steps_of(work.num_updates)))
 
 
 @contextmanager
 def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
     """Yield the work as other processes can do it; if they may not see this disk, with a mark file to tell."""
-    folder = work.files.folder.absolute()
-    parts = dataclasses.replace(work.files.parts, folder=folder)
-    work = work._replace(files=dataclasses.replace(work.files, folder=folder, parts=parts))
+    writer = copy(work.writer)
+    writer.folder = writer.folder.absolute()
+    work = work._replace(writer=writer)
     if pool.is_local:
         yield work
         return
-    with storage.temporary(folder / "collecting") as mark:
+    with storage.temporary(writer.folder / "collecting") as mark:
         yield work._replace(mark=mark)
-    storage.remove_leftovers(folder)  # of workers that were killed
+    storage.remove_leftovers(writer.folder)  # of workers that were killed
 
 
 def make_block(work: Collected, controller: Controller, block: int) -> History | None:
     """Collect one block from where it was interrupted; return it to be written, unless this process writes it itself."""
-    files, mdp, labels = work.files, work.mdp, work.files.layout.labels
+    writer, mdp, labels = work.writer, work.mdp, work.writer.layout.labels
     writes_itself = work.mark is not None and work.mark.exists()
-    if writes_itself and not files.problem(block):
+    if writes_itself and not writer.problem(block):
         return None  # by a worker that was killed before it could say so
     resumes = (work.mark is None or writes_itself) and controller.is_memoryless
     begun = work.begun(block)[0] if resumes else None
@@ -155,16 +155,21 @@ def make_block(work: Collected, controller: Controller, block: int) -> History |
     saved, last_saved = begun.updates if begun else 0, time.monotonic()
     pieces: tuple[History, ...] = ()
     with one_block_at_a_time(mdp.env):
-        options: Any = {"stretch": stretch, "begun": begun, "record": tuple(files.layout.features), "tries": labels - 1}
+        options: Any = {
+            "stretch": stretch,
+            "begun": begun,
+            "record": tuple(writer.layout.features),
+            "tries": labels - 1,
+        }
         for growth in grow(mdp, controller, work.tasks(block), work.num_updates, **options):
             pieces = growth.pieces
             if growth.updates == work.num_updates:
                 break
             if resumes and time.monotonic() - last_saved >= PART_SECONDS:
-                files.parts.write(block, growth, saved)
+                writer.parts.write(block, growth, saved)
                 saved, last_saved = growth.updates, time.monotonic()
             parallel.report(block, work.steps_of(growth.updates))
     if not writes_itself:
         return joined(pieces)
-    files.add(block, joined(pieces))
+    writer.add(block, joined(pieces))
     return None

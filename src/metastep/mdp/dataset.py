@@ -11,20 +11,19 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record, first_difference
-from metastep._core.settings import Count
+from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_new, write_new
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.mdp.blocks import Blocks
@@ -93,12 +92,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     manifest = storage.read_sealed(path, "dataset", "collect it again with `metastep collect` or `metastep run`")
     # A valid checksum is no proof of a valid manifest.
-    try:
-        TypeAdapter(_Manifest).validate_json(storage.canonical_json(manifest), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"File {path} is not a whole manifest: {where}: {first['msg']}.") from None
+    from_json(TypeAdapter(_Manifest), manifest, f"File {path} is not a whole manifest")
     blocks, layout = manifest["blocks"], manifest["layout"]
     if blocks is not None and len(blocks) != len(Blocks(layout["num_learners"], layout["block_size"])):
         raise InputError(f"File {path} is not a whole manifest: {len(blocks)} checksums are not one for each block.")
@@ -112,47 +106,6 @@ class Counts(NamedTuple):
     flagged: int  # tuples whose observation or next observation came with a zero or non-finite estimate
     excluded: int  # tuples with a non-finite number, which `Dataset.transitions` leaves out
     num_steps: float  # environment steps that collecting them took
-
-
-@dataclass(frozen=True)
-class BlockFiles:
-    """The files of a dataset in the making: all that is needed to add to it, in whichever process."""
-
-    folder: Path
-    layout: Layout
-    digest: str  # of what the dataset is; every file records it
-    parts: Parts  # what there is of blocks that are not complete
-
-    def add(self, index: int, history: History) -> None:
-        """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
-        learners, valid = len(history.context), self.layout.blocks.num_valid(index)
-        if learners not in (valid, self.layout.block_size):
-            allowed = f"{valid} or, padded, {self.layout.block_size}"
-            raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
-        history = history.part(0, valid)
-        self.layout.check(index, history, f"Block {index}")
-        storage.write_tensors(self.path(index), history.to_arrays(), self._metadata(index))
-        remove_parts(self.folder, {index})
-
-    def path(self, index: int) -> Path:
-        """Return the path of a block."""
-        return _block_path(self.folder, index)
-
-    def problem(self, index: int) -> str:
-        """Return what is wrong with a block's file, one sentence; "" if it is whole and this dataset's."""
-        try:
-            is_own = storage.read_tensors(self.path(index)).metadata == self._metadata(index)
-        except InputError as error:
-            return str(error)
-        return "" if is_own else f"File {self.path(index)} belongs to another dataset or block."
-
-    def problems(self) -> dict[int, str]:
-        """Return what is wrong with each block that cannot be used, one sentence each; reads every block file."""
-        found = {index: self.problem(index) for index in self.layout.blocks}
-        return {index: problem for index, problem in found.items() if problem}
-
-    def _metadata(self, index: int) -> dict[str, Any]:
-        return {"block": index, "dataset": self.digest}
 
 
 class DatasetWriter:
@@ -172,12 +125,9 @@ class DatasetWriter:
         device: str,
         packages: Sequence[str] = (),
     ):
-        self.folder, self.layout = Path(folder), layout
-        for name, number in layout._asdict().items():
-            if isinstance(number, int) and number < 1:
-                raise InputError(f"Dataset {folder}: {name} is {number}, but must be at least 1.")
-        environment = environment_record(device, packages)
-        identity = {"config": config, "seed": seed, "environment": environment, "layout": layout._asdict()}
+        from_json(TypeAdapter(Layout), layout._asdict(), f"Dataset {folder}")
+        self.folder, self.layout, self._environment = Path(folder), layout, environment_record(device, packages)
+        identity = {"config": config, "seed": seed, "environment": self._environment, "layout": layout._asdict()}
         # Through JSON and back, so that a tuple equals the list that will be read from the manifest.
         self._identity = json.loads(json.dumps(identity, allow_nan=False))
         path = self.folder / "manifest.json"
@@ -198,41 +148,74 @@ class DatasetWriter:
         if difference := first_difference({key: manifest[key] for key in self._identity}, self._identity):
             started = "was started with {} = {}, which is now {}".format(*difference)
             raise InputError(f"Dataset {self.folder} {started}; resume with the same setting or use another folder.")
-        digest = storage.sha256_of_json(self._identity)
-        # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
-        parts = Parts(self.folder, {"dataset": digest, "environment": environment})
-        self.files = BlockFiles(self.folder, layout, digest, parts)
+        self._digest = storage.sha256_of_json(self._identity)  # which every file records
         storage.remove_leftovers(self.folder)
-        problems = self.files.problems()
-        self.damaged = tuple(text for index, text in problems.items() if self.files.path(index).exists())
+        problems = self.problems()
+        self.damaged = tuple(text for index, text in problems.items() if self.path(index).exists())
         remove_parts(self.folder, set(layout.blocks) - problems.keys())
         storage.require_free_space(self.folder, sum(map(layout.num_bytes, problems)))
 
-    def _manifest(self, checksums: list[str] | None) -> dict[str, Any]:
-        return storage.sealed(storage.stamp("dataset") | self._identity | {"blocks": checksums})
+    @property
+    def parts(self) -> Parts:
+        """What there is of blocks that are not complete."""
+        # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
+        return Parts(self.folder, {"dataset": self._digest, "environment": self._environment})
+
+    def add(self, index: int, history: History) -> None:
+        """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
+        learners, valid = len(history.context), self.layout.blocks.num_valid(index)
+        if learners not in (valid, self.layout.block_size):
+            allowed = f"{valid} or, padded, {self.layout.block_size}"
+            raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
+        history = history.part(0, valid)
+        self.layout.check(index, history, f"Block {index}")
+        storage.write_tensors(self.path(index), history.to_arrays(), self._metadata(index))
+        remove_parts(self.folder, {index})
+
+    def path(self, index: int) -> Path:
+        """Return the path of a block."""
+        return _block_path(self.folder, index)
 
     def block(self, index: int) -> History:
         """Return a block that was added before."""
         return _read_block(self.folder, self.layout, index)
 
+    def problem(self, index: int) -> str:
+        """Return what is wrong with a block's file, one sentence; "" if it is whole and this dataset's."""
+        try:
+            is_own = storage.read_tensors(self.path(index)).metadata == self._metadata(index)
+        except InputError as error:
+            return str(error)
+        return "" if is_own else f"File {self.path(index)} belongs to another dataset or block."
+
+    def problems(self) -> dict[int, str]:
+        """Return what is wrong with each block that cannot be used, one sentence each; reads every block file."""
+        return {index: problem for index in self.layout.blocks if (problem := self.problem(index))}
+
     def finish(self) -> "Dataset":
         """Verify all blocks and write the manifest with their checksums."""
-        if problems := self.files.problems():
+        if problems := self.problems():
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
         remove_parts(self.folder)
-        checksums = [storage.sha256_of(self.files.path(index)) for index in self.layout.blocks]
+        checksums = [storage.sha256_of(self.path(index)) for index in self.layout.blocks]
         before = _read_manifest(self.folder)["blocks"]
         if before is None:
             storage.write_json(self.folder / "manifest.json", self._manifest(checksums))
         elif before != checksums:
             index = next(i for i, checksum in enumerate(checksums) if before[i] != checksum)
-            raise InputError(f"File {self.files.path(index)} differs from the one whose checksum is in the manifest.")
+            raise InputError(f"File {self.path(index)} differs from the one whose checksum is in the manifest.")
         return Dataset.open(self.folder, verify=False)
+
+    def _manifest(self, checksums: list[str] | None) -> dict[str, Any]:
+        return storage.sealed(storage.stamp("dataset") | self._identity | {"blocks": checksums})
+
+    def _metadata(self, index: int) -> dict[str, Any]:
+        return {"block": index, "dataset": self._digest}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A complete dataset; blocks are mapped from their files when asked for, never held all at once."""
+    """A complete dataset; blocks are read from their files when asked for, never held all at once."""
 
     folder: Path
     layout: Layout
@@ -273,7 +256,7 @@ class Dataset:
         return Counts(self.num_transitions, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
-        """Return one block, mapped from its file (which was verified when the dataset was opened)."""
+        """Return one block, read from its file (which was verified when the dataset was opened)."""
         return _read_block(self.folder, self.layout, index)
 
     def blocks(self) -> Iterator[History]:
@@ -313,9 +296,6 @@ def block_checksums(folder: Path) -> dict[Path, str]:
     return {_block_path(folder, index): sum_ for index, sum_ in enumerate(_read_manifest(folder)["blocks"] or ())}
 
 
-_BYTES_AT_ONCE = 16_000_000
-
-
 def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool = False) -> None:
     """Write all tuples, one row each, non-finite ones included, to a new file; `force` replaces a plain one.
 
@@ -332,17 +312,14 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
 
     def fill(file: Path) -> None:
         writer: Any = None
-        layout, first_learner = whole.layout, 0
-        for index, block in enumerate(whole.blocks()):
-            learners = len(block.context)
-            # A few learners after the other, so that a large block is never held as a whole.
-            few = max(1, _BYTES_AT_ONCE * learners // layout.num_bytes(index))
-            for tried, start in product(range(layout.labels), range(0, learners, few)):
-                piece = _columns(block.part(start, start + few), layout, first_learner + start, tried)
-                table = pa.table({name: column(array) for name, array in piece.items()})
+        first_learner = 0
+        for block in whole.blocks():
+            for tried in range(whole.layout.labels):
+                columns = _columns(block, whole.layout, first_learner, tried)
+                table = pa.table({name: column(array) for name, array in columns.items()})
                 writer = writer or pq.ParquetWriter(file, table.schema)
                 writer.write_table(table)
-            first_learner += learners
+            first_learner += len(block.context)
         writer.close()
 
     def column(array: NDArray[Any]) -> Any:

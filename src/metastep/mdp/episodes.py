@@ -19,7 +19,7 @@ from metastep.policies import Policy
 from metastep.rules import NGA, Rule, Update, unusable
 from metastep.rules.spaces import MenuSpace, Space, Values
 from metastep.simulation.engine import compiled
-from metastep.simulation.gradients import Batch, Estimate, Estimator, curvatures, estimate_of
+from metastep.simulation.gradients import Batch, Estimator, curvatures, estimate_of
 
 DEFAULT_OBSERVATION = features.SETS["paper"]
 """The meta-observation of the paper."""
@@ -116,13 +116,6 @@ class EpisodicMetaMDP(MetaMDP):
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         mdp = without_ranges(self)
         return _next_batch(mdp, compiled(moved)(mdp, learners, hyperparameters))
-
-    def blank(self, tasks: Tasks) -> Learners:
-        start = before_updates(self, tasks)
-        number, row, _ = start.previous
-        estimate = Estimate(number, number, row, row, number, (row,) * (len(self.estimator.dampings) - 1))
-        curvature = jnp.zeros(self.rule.steps(estimate, start.rule_state).shape[:2], jnp.float32)
-        return start._replace(estimate=estimate, curvature=curvature)
 
     def diagnostics(self, learners: Learners) -> Seen:
         estimate, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)

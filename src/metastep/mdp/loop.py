@@ -62,36 +62,41 @@ def following(
         proposals.append(hyperparameters)
     # One transfer at the end: the device never waits for the host in between.
     snapshots, proposals, tried, context = jax.device_get((snapshots, proposals, tried, learners.context))
-    chosen = np.stack(proposals) if proposals else np.zeros((0, len(context), mdp.space.num_coordinates))
-    piece = History(
-        context=context,
-        hyperparameters=chosen.astype(np.float32),
-        tried=Outcomes(**_stacked([_stacked(moment) for moment in tried])) if tries and num_updates else None,
-        **_stacked(snapshots),
+    others = Outcomes(**_stacked([_stacked(moment) for moment in tried])) if tries else None
+    chosen = np.stack(proposals).astype(np.float32)
+    return Stretch(
+        learners, state, History(context=context, hyperparameters=chosen, tried=others, **_stacked(snapshots))
     )
-    return Stretch(learners, state, piece)
+
+
+Advance = Callable[[Sequence[Learners], Sequence[Array]], Sequence[Learners]]  # one update of each of some blocks
+
+
+def in_lockstep(
+    courses: Sequence[Generator[Array, Learners, Stretch]],
+    blocks: Sequence[Learners],
+    advance: Advance,
+    on_update: Callable[[], object] = lambda: None,
+) -> list[Stretch]:
+    """Let blocks make equally many updates together, each as its `following` says, and call `on_update` after each."""
+    chosen, ends = [next(course) for course in courses], list[Stretch]()
+    while not ends:
+        blocks, chosen = advance(blocks, chosen), []
+        on_update()
+        for course, learners in zip(courses, blocks, strict=True):
+            try:
+                chosen.append(course.send(learners))
+            except StopIteration as end:
+                ends.append(end.value)
+    return ends
 
 
 def follow(
-    mdp: MetaMDP,
-    controller: Controller,
-    learners: Learners,
-    state: ControllerState,
-    num_updates: int,
-    on_update: Callable[[], object] = lambda: None,
-    **options: Any,
+    mdp: MetaMDP, controller: Controller, learners: Learners, state: ControllerState, num_updates: int, **options: Any
 ) -> Stretch:
-    """Let the learners make `num_updates` more updates, and call `on_update` after each; the options are those of `following`."""
+    """Let one block make `num_updates` more updates; the options are those of `following`."""
     course = following(mdp, controller, learners, state, num_updates, **options)
-    try:
-        hyperparameters = next(course)
-        while True:
-            learners = mdp.advance(learners, hyperparameters)
-            on_update()
-            hyperparameters = course.send(learners)
-    except StopIteration as end:
-        stretch: Stretch = end.value
-        return stretch
+    return in_lockstep([course], [learners], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])])[0]
 
 
 class Growth(NamedTuple):

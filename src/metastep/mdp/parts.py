@@ -58,13 +58,13 @@ class Parts:
         """
         growth: Growth | None = None
         files = sorted((end, path) for (of, end), path in _found(self.folder).items() if of == block)
+        like: Any = mdp.begin(tasks) if files else None  # learners of the same form
         for position, (end, path) in enumerate(files):
             try:
                 arrays, metadata = storage.read_tensors(path)
                 if metadata != self._metadata(block, growth.updates if growth else 0, end):
                     raise InputError(f"File {path} is of another dataset or block, or the part before it is missing.")
-                blank = mdp.blank(tasks)
-                kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank).items()}
+                kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(like).items()}
                 of_piece = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_PIECE)}
                 try:
                     if {name: (array.shape, array.dtype) for name, array in arrays.items()} != kinds:
@@ -77,7 +77,7 @@ class Parts:
                 return growth, str(error)
             # Copies: the files behind these arrays will be removed.
             leaves = [jnp.array(arrays[name]) for name in kinds]
-            kept: Learners = jax.tree.unflatten(jax.tree.structure(_without_key(blank)), leaves)
+            kept: Learners = jax.tree.unflatten(jax.tree.structure(_without_key(like)), leaves)
             growth = Growth(end, (*(growth.pieces if growth else ()), piece), kept._replace(key=tasks.key))
         return growth, None
 

@@ -24,7 +24,7 @@ from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.controller import Controller
 from metastep.mdp.episodes import before_updates, moved, observed, without_ranges
 from metastep.mdp.history import History
-from metastep.mdp.loop import follow, following
+from metastep.mdp.loop import Advance, following, in_lockstep
 from metastep.simulation.engine import blocks_at_once, compiled, fills_batches, one_block_at_a_time
 from metastep.simulation.gradients import Batch, Estimator
 from metastep.simulation.rollouts import Trajectories
@@ -81,60 +81,53 @@ Plan = Generator[Sequence[BlockRun], list[Ran], Outcome]
 
 def run_blocks(asked: Sequence[BlockRun], tag: int) -> list[Ran]:
     """Run blocks in lockstep, simulated in one batch where there are several, and report progress now and then."""
-    first, done, reported = asked[0], 0, time.monotonic()
+    done, reported = 0, time.monotonic()
 
     def count_update() -> None:
         nonlocal done, reported
         done += 1
         if time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
             reported = time.monotonic()
-            parallel.report(tag, len(asked) * done / (first.num_updates + 1))
+            parallel.report(tag, len(asked) * done / (asked[0].num_updates + 1))
 
-    with one_block_at_a_time(first.mdp.env):
-        if len(asked) == 1:
-            mdp, controller, start, num_updates, _ = first
-            learners = mdp.begin(start.tasks)
+    with one_block_at_a_time(asked[0].mdp.env):
+        blocks, advance = _begun(asked)
+        courses = []
+        for (mdp, controller, _, num_updates, _), learners in zip(asked, blocks, strict=True):
             state = controller.init(mdp, learners)
-            ends = [follow(mdp, controller, learners, state, num_updates, count_update, from_start=True)]
-        else:
-            # What `follow` gives for each block; all make their updates in lockstep.
-            mdps = [without_ranges(whole_episodes(block.mdp, "a batch of blocks")) for block in asked]
-            tasks = [block.start.tasks for block in asked]
-            keeps = [block.controller.keeps_episodes for block in asked]
-            how = simulation_of(mdps[0]), any(keeps)
-            context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])
-
-            def next_batch(blocks: Sequence[Learners]) -> list[Learners]:
-                theta = _stacked([learners.theta for learners in blocks])
-                batch, episodes = compiled(_simulate)(how, theta, context, key, blocks[0].update)
-                found = []
-                for index, (mdp, learners) in enumerate(zip(mdps, blocks, strict=True)):
-                    after: Learners = compiled(observed)(mdp, _part(batch, index), learners)
-                    found.append(after._replace(episodes=_part(episodes, index) if keeps[index] else None))
-                return found
-
-            blocks = next_batch([compiled(before_updates)(mdp, each) for mdp, each in zip(mdps, tasks, strict=True)])
-            courses, chosen = [], []
-            for (mdp, controller, _, num_updates, _), learners in zip(asked, blocks, strict=True):
-                state = controller.init(mdp, learners)
-                courses.append(following(mdp, controller, learners, state, num_updates, from_start=True))
-                chosen.append(next(courses[-1]))
-            ends = []
-            while not ends:
-                blocks = next_batch([compiled(moved)(*each) for each in zip(mdps, blocks, chosen, strict=True)])
-                count_update()
-                chosen = []
-                for course, learners in zip(courses, blocks, strict=True):
-                    try:
-                        chosen.append(course.send(learners))
-                    except StopIteration as last:
-                        ends.append(last.value)
+            courses.append(following(mdp, controller, learners, state, num_updates, from_start=True))
+        ends = in_lockstep(courses, blocks, advance, count_update)
     results = []
     for block, end in zip(asked, ends, strict=True):
         num = len(end.piece.context) if block.num_valid is None else block.num_valid
         report = {name: array[:, :num] for name, array in jax.device_get(block.controller.report(end.state)).items()}
         results.append(Ran(end.piece.part(0, num), np.asarray(end.learners.theta)[:num], report))
     return results
+
+
+def _begun(asked: Sequence[BlockRun]) -> tuple[Sequence[Learners], Advance]:
+    """Return the learners of blocks with their first batch, and the function that makes the next update of each."""
+    if len(asked) == 1:
+        mdp = asked[0].mdp
+        return [mdp.begin(asked[0].start.tasks)], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])]
+    mdps = [without_ranges(whole_episodes(block.mdp, "a batch of blocks")) for block in asked]
+    tasks, keeps = [block.start.tasks for block in asked], [block.controller.keeps_episodes for block in asked]
+    how = simulation_of(mdps[0]), any(keeps)
+    context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])
+
+    def next_batch(blocks: Sequence[Learners]) -> list[Learners]:
+        theta = _stacked([learners.theta for learners in blocks])
+        batch, episodes = compiled(_simulate)(how, theta, context, key, blocks[0].update)
+        found = []
+        for index, (mdp, learners) in enumerate(zip(mdps, blocks, strict=True)):
+            after: Learners = compiled(observed)(mdp, _part(batch, index), learners)
+            found.append(after._replace(episodes=_part(episodes, index) if keeps[index] else None))
+        return found
+
+    def advance(blocks: Sequence[Learners], chosen: Sequence[Array]) -> list[Learners]:
+        return next_batch([compiled(moved)(*each) for each in zip(mdps, blocks, chosen, strict=True)])
+
+    return next_batch([compiled(before_updates)(*each) for each in zip(mdps, tasks, strict=True)]), advance
 
 
 def simulation_of(mdp: EpisodicMetaMDP) -> Estimator:

@@ -5,10 +5,11 @@ derivative of log pi with respect to theta, is a tuple of arrays of shape (..., 
 theta's order once the episodes are summed out; keeping the arrays apart spares a copy in every step.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -22,32 +23,29 @@ Arrays = tuple[Array, ...]
 _FEW_PARAMETERS = 32
 
 
-class Policy(Protocol):
-    """a ~ N(mean(theta, s), sigma^2 I)."""
+@dataclass(frozen=True)
+class Policy(ABC):
+    """a ~ N(mean(theta, s), sigma^2 I). A policy of your own inherits from this, or has the same members."""
+
+    num_observations: Count  # numbers the policy sees
+    num_actions: Count  # numbers it chooses
+    sigma: Positive  # standard deviation of every action coordinate
+
+    is_linear: ClassVar[bool] = False  # whether the mean is b + W s, so that the Fisher matrix has its closed form
+
+    def __post_init__(self) -> None:
+        check_fields(self, "policy")
 
     @property
-    def num_observations(self) -> int:
-        """Numbers the policy sees."""
-
-    @property
-    def num_actions(self) -> int:
-        """Numbers it chooses."""
-
-    @property
+    @abstractmethod
     def num_parameters(self) -> int:
         """Length of theta."""
 
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of every action coordinate."""
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether the mean is b + W s, so that the Fisher matrix has its closed form."""
-
+    @abstractmethod
     def mean(self, theta: Array, observation: Arrays) -> Arrays:
         """The mean action: `num_actions` arrays of shape (episodes, learners)."""
 
+    @abstractmethod
     def score(self, theta: Array, observation: Arrays, noise: Arrays) -> Arrays:
         """d log pi / d theta at the action `mean + sigma * noise`, in pieces."""
 
@@ -58,17 +56,7 @@ def flatten(pieces: Arrays) -> Array:
 
 
 @dataclass(frozen=True)
-class _Gaussian:
-    num_observations: Count
-    num_actions: Count
-    sigma: Positive
-
-    def __post_init__(self) -> None:
-        check_fields(self, "policy")
-
-
-@dataclass(frozen=True)
-class LinearGaussian(_Gaussian):
+class LinearGaussian(Policy):
     """The paper's policy: mean = b + W s; theta = (b, W) with W row by row.
 
     Args:
@@ -102,7 +90,7 @@ class LinearGaussian(_Gaussian):
 
 
 @dataclass(frozen=True)
-class MLPGaussian(_Gaussian):
+class MLPGaussian(Policy):
     """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first).
 
     Args:
@@ -111,8 +99,6 @@ class MLPGaussian(_Gaussian):
     """
 
     hidden: Layers = (16,)
-
-    is_linear: ClassVar[bool] = False
 
     @cached_property
     def _layers(self) -> tuple[tuple[int, int], ...]:

@@ -9,16 +9,7 @@ from metastep.report import tables
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table
 from metastep.report.figures import alone, whiskers
 from metastep.report.model import about_the_model, usage
-from metastep.report.results import (
-    directions,
-    hyperparameters,
-    learning_curves,
-    one_by_one,
-    single_tasks,
-    spread,
-    steps,
-    steps_by_task,
-)
+from metastep.report.results import chosen, directions, learning_curves, one_by_one, single_tasks, spread, steps_by_task
 from metastep.report.tables import Findings, listed
 
 _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
@@ -34,7 +25,7 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("Learning curves"), learning_curves(findings), *one_by_one(findings)]
     if choosers := [record.name for record in comparison.methods if record.directions]:
         parts += [Heading("Chosen directions"), directions(findings, choosers)]
-    parts += [Heading("Chosen steps"), *(hyperparameters(findings) or steps(findings))]
+    parts += [Heading("Chosen steps"), *chosen(findings)]
     # A run in one task has no other to hold steps against.
     if findings.config["env"]["fixed_context"] is None:
         parts.append(steps_by_task(findings))

@@ -19,17 +19,5 @@ register("ppo", PPO, label="PPO")
 register("a2c", A2C, label="A2C")
 register("trpo", TRPO, label="TRPO")
 
-__all__ = [
-    "A2C",
-    "NGA",
-    "PPO",
-    "TRPO",
-    "ActorCriticRule",
-    "Adam",
-    "AnyRule",
-    "GradientAscent",
-    "Menu",
-    "RMSProp",
-    "Rule",
-]
-__all__ += ["REGISTRY", "RuleState", "Update", "guard", "make", "names", "register", "unusable"]
+__all__ = ["A2C", "NGA", "PPO", "REGISTRY", "TRPO", "ActorCriticRule", "Adam", "AnyRule", "GradientAscent", "Menu"]
+__all__ += ["RMSProp", "Rule", "RuleState", "Update", "guard", "make", "names", "register", "unusable"]

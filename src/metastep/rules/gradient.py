@@ -1,13 +1,13 @@
 """Rules that follow a gradient: the paper's natural gradient of unit length, gradient ascent, RMSprop and Adam."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import optax
+from annotated_types import Gt, Lt
 from jax import Array
 
-from metastep._core.errors import InputError
 from metastep.rules.base import Rule, Update, guard
 from metastep.rules.spaces import Values
 from metastep.simulation.gradients import DAMPING, Estimate
@@ -15,27 +15,26 @@ from metastep.simulation.gradients import DAMPING, Estimate
 Followed = Literal["gradient", "natural_gradient"]
 
 
-def _step(theta: Array, direction: Array, stepsize: Array, normalised: bool) -> Update:
-    if normalised:
+class GradientRule(Rule):
+    """theta' = theta + h g, g the plain or the natural gradient, perhaps brought to unit length."""
+
+    is_along_a_line: ClassVar[bool] = True
+    follows: Followed = "gradient"
+    normalised: bool = False
+
+    def direction(self, estimate: Estimate) -> Array:
+        return estimate.gradient if self.follows == "gradient" else estimate.natural_gradient
+
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: Any) -> Update:
+        direction, stepsize = self.direction(estimate), values["stepsize"][:, None]
+        if not self.normalised:
+            return guard(theta, theta + stepsize * direction, direction)
         # Divide by the largest entry first: squares of large or small float32 numbers leave its range.
         largest = jnp.max(jnp.abs(direction), axis=-1, keepdims=True)
         # XLA multiplies by the reciprocal, which is zero for the very largest: the guard sees what is left.
         direction = direction / jnp.where(largest > 0.0, largest, 1.0)
         norm = jnp.sqrt(jnp.sum(direction * direction, axis=-1, keepdims=True))
-        moved = theta + stepsize * (direction / jnp.where(norm > 0.0, norm, 1.0))
-    else:
-        moved = theta + stepsize * direction
-    return guard(theta, moved, direction)
-
-
-class GradientRule(Rule):
-    """A rule that follows the plain gradient, or where it has such an option the natural one, along a line."""
-
-    is_along_a_line: ClassVar[bool] = True
-    follows: Followed = "gradient"
-
-    def direction(self, estimate: Estimate) -> Array:
-        return estimate.gradient if self.follows == "gradient" else estimate.natural_gradient
+        return guard(theta, theta + stepsize * (direction / jnp.where(norm > 0.0, norm, 1.0)), direction)
 
 
 @dataclass(frozen=True)
@@ -48,19 +47,11 @@ class NGA(GradientRule):
             stretched: with too little damping the step follows their noise.
     """
 
-    damping: float = DAMPING
+    damping: Annotated[float, Gt(0.0), Lt(1.0)] = DAMPING
 
     name: ClassVar[str] = "nga"
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.damping < 1.0:
-            raise InputError(f"meta.rule.damping: {self.damping} must lie in (0, 1).")
-
-    def direction(self, estimate: Estimate) -> Array:
-        return estimate.natural_gradient
-
-    def apply(self, theta: Array, estimate: Estimate, values: Values, state: None) -> Update:
-        return _step(theta, estimate.natural_gradient, values["stepsize"][:, None], normalised=True)
+    follows = "natural_gradient"
+    normalised = True
 
 
 @dataclass(frozen=True)
@@ -74,15 +65,6 @@ class GradientAscent(GradientRule):
     normalised: bool = False
 
     name: ClassVar[str] = "gradient"
-
-    def apply(self, theta: Array, estimate: Estimate, values: Values, state: None) -> Update:
-        return _step(theta, estimate.gradient, values["stepsize"][:, None], self.normalised)
-
-
-class RMSPropState(NamedTuple):
-    """The running mean of the squared gradient."""
-
-    square: Array  # (learners, parameters)
 
 
 @dataclass(frozen=True)
@@ -101,15 +83,15 @@ class RMSProp(GradientRule):
 
     name: ClassVar[str] = "rmsprop"
 
-    def init(self, theta: Array) -> RMSPropState:
-        return RMSPropState(jnp.zeros_like(theta))
+    def init(self, theta: Array) -> optax.ScaleByRmsState:
+        return optax.ScaleByRmsState(jnp.zeros_like(theta))
 
-    def apply(self, theta: Array, estimate: Estimate, values: Values, state: RMSPropState) -> Update:
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: optax.ScaleByRmsState) -> Update:
         scaling = optax.scale_by_rms(decay=self.decay, eps=self.epsilon, eps_in_sqrt=True)
         gradient = self.direction(estimate)
-        direction, after = scaling.update(gradient, optax.ScaleByRmsState(nu=state.square))
+        direction, after = scaling.update(gradient, state)
         moved = theta + values["stepsize"][:, None] * direction
-        return guard(theta, moved, gradient, state, RMSPropState(after.nu))
+        return guard(theta, moved, gradient, state, after)
 
 
 class AdamState(NamedTuple):

@@ -1,8 +1,9 @@
 """A menu of directions: one batch yields all of them, and a controller chooses one for every update."""
 
+import tomllib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -77,16 +78,11 @@ def _rule_of(text: str) -> Rule:
 
     field = "meta.rule.directions"
     name, *words = text.split() or [""]
-    options: dict[str, Any] = {}
-    for word in words:
-        option, equals, value = word.partition("=")
-        if not equals or option in options:
-            raise InputError(f"{field}: {shown(text)} must be a rule's name and options like damping=0.1, each once.")
-        number = int if value.lstrip("+-").isdigit() else float
-        try:
-            options[option] = value == "true" if value in ("true", "false") else number(value)
-        except ValueError:
-            raise InputError(f"{field}: {shown(value)} in {shown(text)} must be a number, true or false.") from None
+    try:
+        options = tomllib.loads("\n".join(words))
+    except tomllib.TOMLDecodeError:
+        must = "must be a rule's name and options like damping=0.1, each once"
+        raise InputError(f"{field}: {shown(text)} {must}.") from None
     rule = None if name == Menu.name else REGISTRY.build(name, options, field=field)
     if not isinstance(rule, Rule) or not rule.is_along_a_line:
         raise InputError(f"{field}: {shown(text)} must be a rule that moves along one line, {name!r} does not.")

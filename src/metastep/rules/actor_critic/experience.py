@@ -58,24 +58,18 @@ class Experience(NamedTuple):
     entropy: Array  # (learners,): of the policy, mean over the batch
     num_steps: Array  # (learners,): environment steps
     lanes: Lanes  # where the next batch goes on
-    differences: tuple[Array, Array] | None = (
-        None  # `temporal_differences`, kept where lambda is chosen for each update
-    )
+    differences: tuple[Array, Array] | None = None  # `temporal_differences`, where lambda is chosen for each update
 
 
 def steps_of(policy: ActorCritic, parts: Parts, played: Played) -> Steps:
     """Evaluate actor and critic of one learner on its whole batch; the arrays of `played` have no axis of learners."""
-    distribution = policy.act(parts, played.observation)
+    given, distribution = played._asdict(), policy.act(parts, played.observation)
     return Steps(
-        observation=played.observation,
-        action=played.action,
+        next_value=policy.value(parts, given.pop("seen_next")),
+        value=policy.value(parts, played.observation),
         log_density=distribution.log_density(played.action),
         entropy=distribution.entropy(),
-        reward=played.reward,
-        value=policy.value(parts, played.observation),
-        next_value=policy.value(parts, played.seen_next),
-        terminated=played.terminated,
-        ended=played.ended,
+        **given,
     )
 
 
