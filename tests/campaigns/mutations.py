@@ -25,8 +25,7 @@ from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
-from metastep.mdp.loop import grow
-from metastep.mdp.parts import Parts
+from metastep.mdp.loop import Parts, grow
 from tests.campaigns import SETTINGS, Tally, main
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]]]

@@ -33,8 +33,7 @@ from metastep.fqi.base import AnyModel
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
-from metastep.mdp.loop import grow
-from metastep.mdp.parts import Parts, remove_parts
+from metastep.mdp.loop import Parts, grow
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
 from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
@@ -122,7 +121,7 @@ def learn(
         storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
         history = joined(growth.pieces)
         _write_results(folder, mdp.space, wanted, history, command)
-        remove_parts(folder)
+        parts.remove()
     returns = history.mean_return[:, 0].astype(float)
     return Learned(folder, returns[0], returns[-1])
 
