@@ -147,6 +147,7 @@ def learned_update(
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
         known, form = jax.tree.flatten(jax.eval_shape(init, params if stepper.needs_parameters else ()))
         places: Any = None
+        own_form: Any = None
         with suppress(SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
             places, own_form = jax.tree_util.tree_flatten_with_path(state)
         if places is None or own_form != form:
