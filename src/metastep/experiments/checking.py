@@ -196,7 +196,7 @@ def draw_model(path: Path, figure: Path, *, force: bool = False) -> None:
     if not isinstance(model := load_model(path), SearchedModel):
         raise InputError(f"--figure: {path} holds a fitted model, of which the report of its run has figures.")
     storage.require_new(figure, force=force)
-    storage.write_new(figure, getattr(draw(controller_picture(model)), ending), force=force)
+    storage.write_new(figure, draw(controller_picture(model))[ending], force=force)
 
 
 def _describe_dataset(dataset: Dataset) -> Iterator[str]:

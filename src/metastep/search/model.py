@@ -23,9 +23,8 @@ from metastep._core.errors import InputError, shown
 from metastep._core.provenance import environment_record
 from metastep._core.settings import Count, Float, from_json
 from metastep._core.storage import Tensors, require_stamp, sha256_of_json, stamp, write_tensors
-from metastep.fqi.base import AnyModel
+from metastep.fqi.base import CLOSED, STEP, AnyModel, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.model import Model, fitted_model, read_model_file
-from metastep.fqi.record import CLOSED, STEP, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.stepper import WHOLE, Proposal
 from metastep.mdp import MetaMDP
 from metastep.rules.spaces import HyperparameterSpace, Scale
