@@ -18,9 +18,11 @@ from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture
 from metastep.report.figures import PALETTE, PAPER, colour_of, tint
 from metastep.report.results import most_followed, performance_profile, some_tasks
-from metastep.report.tables import Findings, about, best_baseline, target_of, yardstick_of
+from metastep.report.tables import Findings, Searched, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
+from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.report.test_report import compared, findings, prose, small_model, table
+from tests.search.test_model import model as searched_model
 
 DIRECTIONS = ("natural", "plain", "never")
 TASKS, UPDATES = 30, 4
@@ -254,6 +256,23 @@ def test_what_each_method_cost() -> None:
     assert rows["HOOF"]["training"] == "5.0 M"  # its own
     assert rows["fixed step"] == {"method": "fixed step", "training": "", "test": "3.0 k", "trials": ""}
     assert rows["greedy oracle"]["trials"] == "24.0 k"  # 10 batches before each of 4 updates, of 5 batches 3000 steps
+
+
+def test_levels_and_cost_of_a_search() -> None:
+    model, validation = searched_model(), make_comparison(simulated((0.0, 1.0), 10), ("constant", "feedback"))
+    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, 12.34)
+    found = dataclasses.replace(findings(compared()), searched={"update": search})
+    assert (
+        "seconds" not in table(compose(findings(compared())), "costs").header
+    )  # a report of a fitted model has no times
+    document = compose(found)
+    assert table(document, "levels").rows == [
+        ("constant", "diverged", "2.0 M", ""),
+        ("feedback", "1 ± 0.1", "3.0 M", "selected"),
+    ]
+    costs = table(document, "costs")
+    last = dict(zip(costs.header, costs.rows[-1], strict=True))
+    assert (last["method"], last["training"], last["seconds"]) == ("search of update", "5.0 M", "12.3")
 
 
 def test_every_method_has_its_paragraph() -> None:
