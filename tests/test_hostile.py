@@ -11,7 +11,7 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep.envs.contexts import load_tasks
+from metastep.envs.contexts import ContextSpace, load_tasks
 from metastep.experiments.config import load
 from metastep.experiments.reporting import print_comparison
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
@@ -90,7 +90,7 @@ def test_only_plain_files_of_sensible_names_are_read(tmp_path):
     (tmp_path / "device.toml").symlink_to("/dev/zero")
     (tmp_path / "place").mkdir()
     with pytest.raises(InputError, match="it is not a plain file"):
-        load_tasks(tmp_path / "tasks.csv", ("x",), (0.0,), (1.0,))
+        load_tasks(tmp_path / "tasks.csv", ContextSpace(("x",), (0.0,), (1.0,)))
     for words in (("run", "own.toml"), ("config", "device.toml"), ("fit", ""), ("inspect", "")):
         assert "it is not a plain file" in refused(invoke(words[0], tmp_path / words[1]))
     for name in ("a" * 300, "b/" * 3000):

@@ -236,7 +236,7 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
-    for branch, heads in zip(record.branches, function.by_branch, strict=True):
+    for branch, (heads, _) in zip(record.branches, function.by_branch, strict=True):
         if (shares := mean_importances(heads)) is not None:
             names = (*record.feature_names, "step size")
             top = [f"{printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]

@@ -347,7 +347,7 @@ def start_run(
         horizon = min(config.rollout.horizon, _CHECKED_STEPS)
         check_env(env, horizon=horizon, sigma=getattr(policy, "sigma", 1.0), thorough=False)
     space = env.context_space
-    listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
+    listed = None if tasks is None else load_tasks(tasks, space)
     new = Run(out, config, listed).require_buildable()
     if collects:
         new._require_fitted_q()
