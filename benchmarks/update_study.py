@@ -283,24 +283,22 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
 
 def mixed(asked: Namespace, own: Any, level: Any, families: list[Any], tracker: Any) -> tuple[Any, float]:
     """Search one level over several loops; every generation is kept in a file to go on from."""
-    from metastep.mdp.runs import carry_out
     from metastep.search import Searched
-    from metastep.search.evolution import Search, course_arrays, course_from, network_of, num_blocks, searching
+    from metastep.search.evolution import NUMBERS, Files, Search, course_arrays, course_from, num_blocks, search_levels
 
     section = own.config.search
     fields = {name: getattr(section, name) for name in type(section).model_fields}
     pairs = max(asked.pairs, len(families))
     search = Search(**fields | {"levels": (level,), "generations": asked.generations, "pairs": pairs})
     file = asked.out / f"{asked.family}-{asked.seed}-loops-{level}.npz"
-    network = network_of(level, search, families, own.config.seed)
 
-    def keep(course: Any) -> None:
-        numbers = {f"number/{name}": getattr(course, name) for name in ("generation", "best_generation", "steps")}
+    def keep(_: Any, course: Any) -> None:
+        numbers = {f"number/{name}": getattr(course, name) for name in NUMBERS}
         new = file.with_suffix(".new.npz")
         np.savez(new, **course_arrays(course), **numbers)
         new.replace(file)
 
-    def begun(like: Any) -> Any:
+    def begun(_: Any, like: Any) -> Any:
         if not file.exists():
             return None
         with np.load(file, allow_pickle=False) as kept:
@@ -310,10 +308,10 @@ def mixed(asked: Namespace, own: Any, level: Any, families: list[Any], tracker: 
         }
         return course_from(arrays, numbers, like)
 
-    num = own.config.selection.num_tasks
-    with tracker.stage(f"{level} over loops", num_blocks(search, families, num), "blocks") as stage:
-        plan = searching(network, families, search, seed=own.config.seed, num_validation=num, begun=begun, keep=keep)
-        course = carry_out([plan], stage.advance)[0]
+    how = {"seed": own.config.seed, "num_validation": own.config.selection.num_tasks, "files": Files(begun, keep)}
+    blocks = num_blocks(search, families, own.config.selection.num_tasks, level)
+    with tracker.stage(f"{level} over loops", blocks, "blocks") as stage:
+        network, course = search_levels(families, search, advance=stage.advance, **how)[level]
     return Searched(network, course.best), course.steps
 
 
