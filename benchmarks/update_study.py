@@ -23,7 +23,7 @@ import sys
 import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,19 +66,11 @@ SMOKE_METHODS = (*LEVELS, "bandit")
 class Scaled(Wrapper):
     """The same tasks with other units of the reward."""
 
-    factor: float = field(default=1.0)
-
-    def reset(self, context: Any, noise: Any) -> Any:
-        """Reset."""
-        return self.env.reset(context, noise)  # type: ignore[attr-defined]
-
-    def observe(self, context: Any, state: Any) -> Any:
-        """Observe."""
-        return self.env.observe(context, state)  # type: ignore[attr-defined]
+    factor: float = 1.0
 
     def step(self, context: Any, state: Any, action: Any, noise: Any) -> Step:
         """Step, and scale the reward."""
-        made = self.env.step(context, state, action, noise)  # type: ignore[attr-defined]
+        made = self.env.step(context, state, action, noise)
         return Step(made.state, self.factor * made.reward, made.terminated)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep.envs.contexts import load_tasks
+from metastep.envs.contexts import ContextSpace, load_tasks
 from metastep.experiments.config import load
 from metastep.experiments.reporting import print_comparison
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
@@ -115,7 +115,7 @@ def test_only_plain_files_are_read(tmp_path):
         os.mkfifo(tmp_path / name)
     (tmp_path / "device.toml").symlink_to("/dev/zero")
     with pytest.raises(InputError, match="it is not a plain file"):
-        load_tasks(tmp_path / "tasks.csv", ("x",), (0.0,), (1.0,))
+        load_tasks(tmp_path / "tasks.csv", ContextSpace(("x",), (0.0,), (1.0,)))
     for words in (
         ["run", tmp_path / "own.toml"],
         ["config", tmp_path / "device.toml"],

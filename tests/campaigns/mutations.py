@@ -19,7 +19,7 @@ import numpy as np
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.tensors import decode, encode
+from metastep._core.storage import decode, encode
 from metastep.evaluation import load
 from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import build_mdp
@@ -28,8 +28,7 @@ from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
-from metastep.mdp.loop import grow
-from metastep.mdp.parts import Parts
+from metastep.mdp.loop import Parts, grow
 from tests.campaigns.kills import SETTINGS
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]]]
@@ -135,7 +134,7 @@ def resealed(content: bytes, generator: random.Random) -> bytes:
     if content[:1] == b"{":
         found = _changed({k: v for k, v in json.loads(content).items() if k != "checksum"}, generator)
         return storage.canonical_json(storage.sealed(found) if isinstance(found, dict) else found)
-    found = decode(np.frombuffer(content, np.uint8), verify=False)
+    found = decode(content, verify=False)
     arrays, metadata = dict(found.arrays), found.metadata
     if generator.random() < 0.5:
         return encode(arrays, changed if isinstance(changed := _changed(metadata, generator), dict) else {})

@@ -280,7 +280,7 @@ def test_tensors_come_back_bit_for_bit(tmp_path, arrays, metadata):
             assert tensors.arrays[name].tobytes() == array.tobytes()
 
 
-def test_equal_content_gives_equal_bytes_which_are_mapped_and_read_only(tmp_path):
+def test_equal_content_gives_equal_bytes(tmp_path):
     a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True, False])
     metadata = {key: key for key in "zyxwvut"}
     storage.write_tensors(tmp_path / "one", {"a": a, "b": b}, metadata)
@@ -288,12 +288,6 @@ def test_equal_content_gives_equal_bytes_which_are_mapped_and_read_only(tmp_path
     for array in (fortran, swapped, np.repeat(a, 2, axis=1)[:, ::2]):
         storage.write_tensors(tmp_path / "other", {"b": b, "a": array}, dict(reversed(metadata.items())))
         assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-    array = storage.read_tensors(tmp_path / "one").arrays["a"]
-    assert isinstance(array.base, np.memmap)
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 1
-    with pytest.raises(InputError, match=r"^Tensor a has type complex128, allowed are bool, uint8"):
-        storage.write_tensors(tmp_path / "tensors", {"a": np.zeros(2, complex)})
 
 
 @pytest.mark.parametrize("with_checksum", [False, True])
@@ -325,17 +319,15 @@ def test_stamps():
 
 
 def test_foreign_tensor_files_are_refused(tmp_path):
-    path, wrong = (
-        tmp_path / "tensors",
-        ("[]", "{", '{"checksum": "", "metadata": 1}', '{"checksum": "", "metadata": {"a": NaN}}'),
-    )
+    path = tmp_path / "tensors"
+    wrong = ("[]", "{", '{"checksum": "", "metadata": 1}', '{"checksum": "", "metadata": {"a": NaN}}')
     for metadata in (None, {"format": "pt"}, *({"metastep": text} for text in wrong)):
         path.write_bytes(save({"a": np.zeros(2)}, metadata=metadata))
         with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
             storage.read_tensors(path, verify=False)
     for length, rest in ((2**63, b"{}"), (3, b"{}"), (20 << 20, b" " * (20 << 20))):
         path.write_bytes(length.to_bytes(8, "little") + rest)
-        with pytest.raises(InputError, match=rf"its header would end at byte {length + 8} of {8 + len(rest)}\.$"):
+        with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
             storage.read_tensors(path)
 
 

@@ -16,10 +16,8 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from scipy.stats import ks_2samp
 
 from metastep import envs
-from metastep.envs.acrobot import AcrobotState
 from metastep.envs.cartpole import CartPole, CartPoleState
-from metastep.envs.mountaincar import CarState
-from metastep.envs.pendulum import PendulumState
+from metastep.envs.classic import AcrobotState, CarState, PendulumState
 
 NUM_CASES = 300
 

@@ -45,10 +45,10 @@ def test_a_fixed_space_holds_one_task() -> None:
             r"names, low, high and units have \[2, 1, 2, 2\] entries, they must be equal",
         ),
         ((("a",), (0.0,), (1.0,), ("kg", "m")), r"names, low, high and units have \[1, 1, 1, 2\] entries"),
-        ((("a b",), (0.0,), (1.0,)), "ContextSpace: 'a b' must be a Python identifier without leading underscore"),
-        ((("_a",), (0.0,), (1.0,)), "ContextSpace: '_a' must be a Python identifier"),
+        ((("a b",), (0.0,), (1.0,)), "ContextSpace: names are a b. .* must be valid identifiers: 'a b'"),
+        ((("_a",), (0.0,), (1.0,)), "ContextSpace: names are _a. Field names cannot start with an underscore: '_a'"),
         ((("a",), (2.0,), (1.0,)), r"ContextSpace: a has bounds \[2.0, 1.0\], they must be finite and in order"),
-        ((("a", "a"), (0.0, 0.0), (1.0, 1.0)), "ContextSpace: the names a, a must differ from each other"),
+        ((("a", "a"), (0.0, 0.0), (1.0, 1.0)), "ContextSpace: names are a, a. Encountered duplicate field name: 'a'"),
     ],
 )
 def test_a_bad_space_is_refused_with_a_sentence(arguments: tuple[tuple[str, ...], ...], sentence: str) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from metastep import features
 from metastep._core.errors import InputError
-from metastep.features.base import REGISTRY
-from metastep.features.diagnostics import Memory, needed, observed
+from metastep.features.diagnostics import REGISTRY, Memory, needed, observed
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 

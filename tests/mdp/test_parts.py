@@ -20,8 +20,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
 from metastep.mdp.history import joined
-from metastep.mdp.loop import follow
-from metastep.mdp.parts import Parts
+from metastep.mdp.loop import Parts, follow
 from metastep.rules import Adam
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.engine import engine_of

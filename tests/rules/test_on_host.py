@@ -22,8 +22,7 @@ from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import joined
-from metastep.mdp.loop import Growth, follow
-from metastep.mdp.parts import Parts
+from metastep.mdp.loop import Growth, Parts, follow
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import TRPO, ActorCriticRule, Sampler
 from metastep.rules.actor_critic.experience import Steps

@@ -67,19 +67,17 @@ def test_numpy_jax_and_simulated_learners_agree() -> None:
     rows = np.random.default_rng(1).normal(0.0, 2.0, (64, 3)).astype(np.float32)
     rows[0, 0] = np.nan
     acted = one.act(rows)
-    named = dict(zip(SEEN, rows.T, strict=True))
     for found in (
-        one.jax_values(named),
-        jax.jit(one.jax_values)(named),
-        jax.vmap(one.jax_values)(named),
-        jax.lax.scan(lambda carry, each: (carry, one.jax_values(each)), 0, named)[1],
+        one.values(rows),
+        jax.jit(one.values)(rows),
+        jax.vmap(one.values)(rows),
+        jax.lax.scan(lambda carry, each: (carry, one.values(each)), 0, rows)[1],
     ):
         both = np.stack([found["stepsize"], found["clip_range"]], axis=1)
         np.testing.assert_allclose(both, acted, rtol=1e-6)
-    assert {name: value.shape for name, value in model(1, 0).jax_values({}).items()} == {
-        "stepsize": (),
-        "clip_range": (),
-    }
+    assert {name: value.shape for name, value in model(1, 0).values(np.zeros(0)).items()} == dict.fromkeys(
+        ("stepsize", "clip_range"), ()
+    )
     proposal = one.propose(**{name: float(value) for name, value in zip(SEEN, rows[1], strict=True)})
     np.testing.assert_array_equal([*proposal.values.values()], acted[1])
     assert proposal.rate == proposal.stepsize == proposal.values["stepsize"]
@@ -98,7 +96,7 @@ def test_gradient_steps_are_whole_numbers_in_loops() -> None:
         weights = one.weights._replace(curves=np.full((1, 2), logit, np.float32))
         few = SearchedModel(dataclasses.replace(record, base=(0.5, 0.5)), weights)
         assert few.propose().values["gradient_steps"] == wanted
-        assert float(few.jax_values({})["gradient_steps"]) == wanted
+        assert float(few.values(np.zeros(0))["gradient_steps"]) == wanted
 
 
 def test_a_schedule_is_a_table_of_its_knots() -> None:
@@ -192,7 +190,7 @@ def test_observations_of_another_shape_are_refused() -> None:
     with pytest.raises(InputError, match=r"observation has shape \(3,\), allowed are rows of 3 numbers"):
         model().act(jnp.zeros(3))
     with pytest.raises(InputError, match="entropy_change is missing"):
-        model().jax_values({"last_divergence": 0.0})
+        model().propose(last_divergence=0.0)
 
 
 def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_record() -> None:

@@ -1,7 +1,9 @@
 """Durable files, written whole or not at all and checked for damage, and exclusive locks of folders.
 
 The temporary file of a killed process is recognised by its name and by its lock, which ended with the process. Libraries for
-atomic writes offer the rename, but neither this cleaning up nor files that are created only once.
+atomic writes offer the rename, but neither this cleaning up nor files that are created only once. Arrays are safetensors, whose
+one entry of metadata is the canonical JSON of the caller's and of a checksum over it and the arrays: it finds accidents, not
+intent.
 """
 
 import errno
@@ -22,21 +24,21 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from metastep._core.errors import InputError
-from metastep._core.tensors import Tensors as Tensors
-from metastep._core.tensors import canonical_json as canonical_json
-from metastep._core.tensors import decode, encode, parse_json
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _DAY = 86400.0  # seconds
 _SECONDS_TO_WAIT = 0.5  # for a lock: a holder that is just leaving removes its file
 LOCK = ".lock"
+_METADATA_KEY = "metastep"  # the only one: safetensors writes several in no fixed order
 _VERSIONS = {"model": 3}  # of files, by kind; all others have version 2
 _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EMLINK}
 
@@ -172,29 +174,36 @@ def require_free_space(folder: str | Path, num_bytes: int) -> None:
         raise InputError(f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of disk space, {free / 1e6:.1f} MB are left.")
 
 
-@contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
-    """Open a plain file to read: pipes and devices may block or never end."""
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a plain file: pipes and devices may block or never end."""
     with or_refuse(f"File {path} cannot be read"):
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise OSError(errno.EINVAL, "it is not a plain file")
             with open(path, "rb") as file:
-                yield file
+                return file.read()
         except FileNotFoundError as error:
             raise InputError(f"File {path} is missing.") from error
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a plain file."""
-    with _opened(path) as file:
-        return bytes(file.read())
-
-
 def sha256_of(path: str | Path) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    with _opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the one JSON text of a value: sorted keys, two spaces, a newline at the end, no NaN or infinity."""
+    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _parse_json(text: bytes) -> Any:
+    """Return the value of a JSON text; ValueError for what `canonical_json` cannot write."""
+    try:
+        value = json.loads(text.decode())
+        canonical_json(value)  # refuses NaN, infinity and half of a surrogate pair
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return value
 
 
 def sha256_of_json(value: Any) -> str:
@@ -211,7 +220,7 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
     text = read_bytes(path)
     try:
-        return parse_json(text)
+        return _parse_json(text)
     except ValueError as error:
         raise InputError(f"File {path} is not valid JSON: {error}.") from error
 
@@ -231,6 +240,47 @@ def read_sealed(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
     return found
 
 
+class Tensors(NamedTuple):
+    """Content of a tensor file."""
+
+    arrays: dict[str, NDArray[Any]]
+    metadata: dict[str, Any]
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> str:
+    described = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
+    digest = hashlib.sha256(canonical_json({"metadata": metadata, "tensors": described}))
+    for name in sorted(arrays):
+        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def encode(arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any]) -> bytes:
+    """Return the file of these arrays and metadata; the same content gives the same bytes."""
+    given = {name: np.asarray(array) for name, array in sorted(arrays.items())}
+    tensors = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in given.items()}
+    text = canonical_json({"checksum": _checksum(tensors, metadata), "metadata": metadata})
+    return save(tensors, metadata={_METADATA_KEY: text.decode()})
+
+
+def decode(content: bytes, *, verify: bool = True) -> Tensors:
+    """Return what a file holds; ValueError if it is damaged or another kind of file."""
+    try:
+        arrays = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        text = header["__metadata__"][_METADATA_KEY].encode()
+        found = _parse_json(text)
+        metadata, checksum = found["metadata"], found["checksum"]
+    except (SafetensorError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"its header is not one of ours ({type(error).__name__} {error})") from error
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata is not a table")
+    # The text must be canonical, because a changed byte may leave the meaning as it is: 1e5 is 1E5.
+    if verify and (canonical_json(found) != text or _checksum(arrays, metadata) != checksum):
+        raise ValueError("its content does not match the checksum in its header")
+    return Tensors(arrays, metadata)
+
+
 def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any] | None = None) -> str:
     """Write named arrays and JSON metadata as one safetensors file, atomically; return the file's SHA-256."""
     data = encode(arrays, metadata or {})
@@ -239,14 +289,13 @@ def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: M
 
 
 def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify: bool = True) -> Tensors:
-    """Map a file of `write_tensors` into memory (read-only).
+    """Read a file of `write_tensors`.
 
     Verification compares the whole file with `expected_sha256` if given, else the content with the checksum in its header.
     """
-    if verify and expected_sha256 is not None and (found := sha256_of(path)) != expected_sha256:
+    content = read_bytes(path)
+    if verify and expected_sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != expected_sha256:
         raise InputError(f"File {path} is damaged: its SHA-256 is {found}, expected is {expected_sha256}.")
-    with _opened(path) as file:
-        content = np.memmap(file, np.uint8, "r") if os.fstat(file.fileno()).st_size else np.empty(0, np.uint8)
     try:
         return decode(content, verify=verify and expected_sha256 is None)
     except ValueError as error:

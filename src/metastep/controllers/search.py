@@ -16,7 +16,7 @@ from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simula
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold, fold_over, on_cpu
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold_over, on_cpu, simulate
 
 _SIDE_BY_SIDE = 8  # candidates simulated at once share random numbers; more would leave the processor's cache
 
@@ -48,23 +48,24 @@ def _tilt(
     """Sum over the current batch: stored, or simulated again with the same key."""
     sigma = rollout.policy.sigma
 
-    def add(sums: _Tilt, move: Move, alive: Array) -> _Tilt:
+    def follow(sums: _Tilt, move: Move, alive: Array) -> tuple[_Tilt, None]:
         moved = shift(move.observation)
         cross = sum(u * z for u, z in zip(moved, move.noise, strict=True)) / sigma
         square = sum(u * u for u in moved) / sigma**2
-        return _Tilt(
+        after = _Tilt(
             weight=sums.weight * rollout.discount,
             returns=sums.returns + sums.weight * move.reward,
             cross=sums.cross + jnp.where(alive, cross, 0.0),
             square=sums.square + jnp.where(alive, square, 0.0),
             num_steps=sums.num_steps + jnp.sum(alive, axis=0, dtype=jnp.float32),
         )
+        return after, None
 
     lanes = jnp.zeros((rollout.num_episodes, learners.theta.shape[0]), jnp.float32)
     start = _Tilt(jnp.float32(1.0), lanes, lanes, lanes, lanes[0])
     if episodes is not None:
-        return fold_over(episodes, start, add)
-    return fold(rollout, learners.theta, learners.context, learners.simulation_key, start, add)
+        return fold_over(episodes, start, follow)
+    return simulate(rollout, learners.theta, learners.context, learners.simulation_key, start, follow)[0]
 
 
 def _price(tilt: _Tilt, scale: Array) -> Prices:

@@ -196,7 +196,7 @@ def draw_model(path: Path, figure: Path, *, force: bool = False) -> None:
     if not isinstance(model := load_model(path), SearchedModel):
         raise InputError(f"--figure: {path} holds a fitted model, of which the report of its run has figures.")
     storage.require_new(figure, force=force)
-    storage.write_new(figure, getattr(draw(controller_picture(model)), ending), force=force)
+    storage.write_new(figure, draw(controller_picture(model))[ending], force=force)
 
 
 def _describe_dataset(dataset: Dataset) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
     for curve in record.validation:
         mark = "  selected" if curve.iteration == record.selected_iteration else ""
         yield f"  validation N = {curve.iteration}: mean return over the updates {curve.score:.4g}{mark}"
-    for branch, heads in zip(record.branches, function.by_branch, strict=True):
+    for branch, (heads, _) in zip(record.branches, function.by_branch, strict=True):
         if (shares := mean_importances(heads)) is not None:
             names = (*record.feature_names, "step size")
             top = [f"{printable(names[i])} {100 * shares[i]:.0f} %" for i in np.argsort(shares)[::-1][:6]]

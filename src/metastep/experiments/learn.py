@@ -33,11 +33,10 @@ from metastep.fqi.base import AnyModel
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.history import History, joined
-from metastep.mdp.loop import grow
-from metastep.mdp.parts import Parts, remove_parts
+from metastep.mdp.loop import Parts, grow
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
-from metastep.report.figures import Ink, Line, Panel, curves, in_rows, picture
+from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.experience import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
@@ -122,7 +121,7 @@ def learn(
         storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
         history = joined(growth.pieces)
         _write_results(folder, mdp.space, wanted, history, command)
-        remove_parts(folder)
+        parts.remove()
     returns = history.mean_return[:, 0].astype(float)
     return Learned(folder, returns[0], returns[-1])
 
@@ -215,9 +214,9 @@ def _write_results(folder: Path, space: Space, wanted: dict[str, Any], history: 
     if isinstance(space, HyperparameterSpace):
         is_log = {name: scale != "linear" for name, scale in zip(space.names, space.scales, strict=True)}
 
-    def draw_returns(axes: Axes, ink: Ink) -> None:
-        axes.plot(returns, color=ink.text)
-        axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=ink.faint)
+    def draw_returns(axes: Axes) -> None:
+        axes.plot(returns, color=TEXT)
+        axes.fill_between(range(len(returns)), returns - 1.96 * error, returns + 1.96 * error, color=FAINT)
         axes.set_xlabel("updates")
 
     panels = [Panel("mean return of the batch", draw_returns)]

@@ -13,7 +13,7 @@ from jax import Array
 
 from metastep._core.errors import InputError
 from metastep.features import formulas as formulas  # which registers them
-from metastep.features.base import ANY, REGISTRY, Feature, Memory, Seen
+from metastep.features.diagnostics import ANY, REGISTRY, Feature, Memory, Seen
 
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
@@ -72,10 +72,8 @@ def require_known(mdp: Any, place: str = "meta.observation") -> None:
 
     for name in mdp.observation:
         if not is_known(name):
-            rule: Any = getattr(mdp, "rule", None)
-            allowed = ", ".join(filter(is_known, names()))
-            where = f"where the rule is {rule.name!r}"
-            raise InputError(f"{place}: {name!r} is not known {where}, allowed are {allowed}.")
+            allowed = f"where the rule is {mdp.rule.name!r}, allowed are {', '.join(filter(is_known, names()))}"
+            raise InputError(f"{place}: {name!r} is not known {allowed}.")
 
 
 def sizes(mdp: Any, wanted: Sequence[str]) -> dict[str, int]:

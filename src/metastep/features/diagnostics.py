@@ -1,23 +1,87 @@
-"""What a training loop reports of its updates, and how features are computed from it.
+"""What a training loop reports of its updates, what a feature is, and how features are computed from such reports.
 
-Loops report NumPy numbers or JAX arrays: `xp` is the namespace that computes.
+Simulated learners and other people's loops share all of it. Numbers are of NumPy or JAX: `xp` is the namespace that computes.
 """
 
+from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from metastep._core.errors import InputError, not_registered
-from metastep.features.base import REGISTRY, Feature, Seen
-from metastep.features.base import Memory as Memory
+from metastep._core.registry import Registry
 from metastep.simulation.sums import mean_and_error
 
-SMALLEST = 1e-6
-"""Logarithms end here: what is smaller, zero or negative counts as this."""
+SMALLEST = 1e-6  # logarithms end here: what is smaller, zero or negative counts as this
+LOWEST_EXPLAINED = -1.0  # a critic that explains less counts as this one
+SMOOTHING = 0.8  # what earlier changes of the return count in their moving average when the next one is added
 
-LOWEST_EXPLAINED = -1.0
-"""A critic that explains less counts as this one."""
+# The largest float32 stands for "any finite number": Gymnasium's checker takes infinite bounds for a mistake.
+ANY = float(np.finfo(np.float32).max)
+
+
+class Memory(NamedTuple):
+    """What features of the next update need of earlier ones: numbers, or one for each simulated learner."""
+
+    updates: Any = 0  # how many were made
+    sound: Any = 0  # how many of them had finite diagnostics only
+    first_entropy: Any = 0.0  # of the policy on the very first batch
+    mean_return: Any = 0.0  # of the batch before the current one
+    rate: Any = 0.0  # the step that was proposed last
+    step_norm: Any = 0.0  # length of the step before the last one
+    first_gradient_norm: Any = 0.0  # of the first update; 0 while it is not known, as the next one
+    first_target_std: Any = 0.0  # standard deviation of the critic's targets on the very first batch
+    best_return: Any = 0.0  # of the batches before the current one
+    smoothed_change: Any = 0.0  # of the mean return, up to the batch before the current one
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a feature is computed from: `seen["entropy"]` is a diagnostic by name.
+
+    A number of a loop is a scalar, that of simulated learners has shape (learners,); vectors are on the last axes.
+    """
+
+    diagnostics: Mapping[str, Any]  # by name; those of the last update are 0 before the first
+    memory: Memory  # of the updates before
+    xp: Any  # the namespace that computes, `numpy` or `jax.numpy`
+
+    def __getitem__(self, name: str) -> Any:
+        return self.diagnostics[name]
+
+
+class Feature(ABC):
+    """A name, the diagnostics it needs, a size and one formula. A feature of your own inherits from this.
+
+    It is known to a loop or a meta-MDP (`mdp`, a `metastep.mdp.MetaMDP`) that has all the diagnostics it needs. Unless the class
+    has a formula of its own, the feature is the first of them, unchanged.
+    """
+
+    name: ClassVar[str]  # identifier in the registry, in datasets and in models
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, seen: Seen) -> Any:
+        """Return the numbers of every learner: (..., size), or (...) for a single number."""
+        return seen[self.needs[0]]
+
+    def size(self, mdp: Any) -> int:
+        """Return how many numbers it has for each learner."""
+        return 1
+
+    def columns(self, mdp: Any) -> tuple[str, ...]:
+        """Return a name for each of the numbers."""
+        size = self.size(mdp)
+        return (self.name,) if size == 1 else tuple(f"{self.name}[{index}]" for index in range(size))
+
+    def bounds(self, mdp: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the smallest and largest values it can have; by default any finite ones."""
+        size = self.size(mdp)
+        return (-ANY,) * size, (ANY,) * size
+
+
+REGISTRY: Registry[Feature] = Registry("meta.observation")
 
 
 def log10(values: Any, xp: Any) -> Any:
@@ -48,28 +112,16 @@ def best_return(memory: Memory, mean_return: Any, xp: Any) -> Any:
     return xp.where(memory.sound > 0, xp.maximum(memory.best_return, now), now)
 
 
-SMOOTHING = 0.8
-"""What the changes of the return so far count in their moving average when the next one is added."""
-
-
 def smoothed_change(memory: Memory, mean_return: Any, xp: Any) -> Any:
     """Return the moving average of the changes of the mean return; 0 before the first, and one that is not finite counts 0."""
     change = xp.where(memory.sound > 0, mean_return - memory.mean_return, 0.0)
     return SMOOTHING * memory.smoothed_change + (1.0 - SMOOTHING) * xp.where(xp.isfinite(change), change, 0.0)
 
 
-class StepGeometry(NamedTuple):
-    """How a step lies to the one before it, over the last axis of both."""
-
-    length: Any
-    length_before: Any
-    cosine: Any  # of the angle between them; 0 where one of them is zero
-
-
-def step_geometry(step: Any, before: Any, xp: Any) -> StepGeometry:
-    """Return the lengths of two steps (..., parameters), and the cosine of the angle between them."""
+def step_geometry(step: Any, before: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """Return the lengths of two steps (..., parameters) and the cosine of the angle between them, 0 where one is zero."""
     lengths = xp.sqrt(xp.sum(step**2, axis=-1)), xp.sqrt(xp.sum(before**2, axis=-1))
-    return StepGeometry(*lengths, over(xp.sum(step * before, axis=-1), lengths[0] * lengths[1], xp))
+    return *lengths, over(xp.sum(step * before, axis=-1), lengths[0] * lengths[1], xp)
 
 
 class Movement(NamedTuple):
@@ -78,12 +130,16 @@ class Movement(NamedTuple):
     parameters: Any
     step: Any
 
-    def after(self, parameters: Any, xp: Any) -> tuple["Movement", StepGeometry]:
-        """Return the movement to new parameters; one that is not finite is skipped, it would spoil later angles."""
+    def after(self, parameters: Any, xp: Any) -> tuple["Movement", dict[str, Any]]:
+        """Return the movement to new parameters, and its diagnostics; one that is not finite is skipped.
+
+        It would spoil later angles.
+        """
         step = parameters - self.parameters
-        found = step_geometry(step, self.step, xp)
-        sound = xp.isfinite(found.length)
-        return Movement(xp.where(sound, parameters, self.parameters), xp.where(sound, step, self.step)), found
+        length, _, cosine = step_geometry(step, self.step, xp)
+        norm, sound = xp.sqrt(xp.sum(parameters**2)), xp.isfinite(length)
+        kept = Movement(xp.where(sound, parameters, self.parameters), xp.where(sound, step, self.step))
+        return kept, {"step_norm": length, "step_cosine": cosine, "parameter_norm": norm}
 
 
 PER_MINIBATCH = ("approx_kl", "clip_fraction", "gradient_norm", "actor_gradient_norm")
@@ -178,11 +234,19 @@ class Observed(NamedTuple):
     """What a model sees of an update, and what to remember of it; the caller adds the rate."""
 
     features: dict[str, Any]
-    sound: Any  # whether all diagnostics are finite; otherwise the smallest step is due, whatever the features are
+    sound: Any  # whether all diagnostics are finite
     memory: Memory
+    movement: Movement | None
 
 
-def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memory, budget: float, xp: Any) -> Observed:
+def observed(
+    features: Sequence[str],
+    reported: Mapping[str, Any],
+    memory: Memory,
+    budget: float,
+    xp: Any,
+    movement: Movement | None = None,
+) -> Observed:
     """Compute features by name from what a loop reports.
 
     Before the first update, diagnostics of the last one are 0, and NumPy loops need not report them.
@@ -195,11 +259,18 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
     for name in ("mean_return", "return_error"):
         if "returns" in found and name in found:
             raise InputError(f"diagnostics: returns and {name} are both given, allowed is one of them.")
-    lengths = {name: np.shape(found[name])[-1] for name in ("values", "targets") if name in found}
-    if len(set(lengths.values())) > 1:
-        raise InputError(
-            f"diagnostics: {lengths['values']} values and {lengths['targets']} targets, allowed are as many."
-        )
+    if "parameters" in found:
+        flat = found["parameters"]
+        before = movement or Movement(flat, xp.zeros_like(flat))
+        if before.parameters.shape != flat.shape:
+            raise InputError(
+                f"diagnostics: parameters has {flat.size} numbers, before it had {before.parameters.size}."
+            )
+        moved, lengths = before.after(flat, xp)
+        movement, found = moved if movement or np.isfinite(lengths["step_norm"]) else None, lengths | found
+    sizes = {name: np.shape(found[name])[-1] for name in ("values", "targets") if name in found}
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"diagnostics: {sizes['values']} values and {sizes['targets']} targets, allowed are as many.")
     if "returns" in found:
         found["mean_return"], found["return_error"] = mean_and_error(found["returns"], xp)
     if "values" in found and "targets" in found and "explained_variance" not in found:
@@ -217,11 +288,9 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
     if missing:
         asked = missing if "mean_return" in reported or "return_error" in reported else asked_for(missing)
         raise InputError(f"diagnostics: missing {', '.join(asked)}, which the model needs.")
+    formulas = {name: None if name in given else _formula(name) for name in features}
     seen = Seen(found, memory, xp)
-    computed = {}
-    for name in features:
-        feature = None if name in given else _formula(name)
-        computed[name] = found[name] if feature is None else feature(seen)
+    computed = {name: found[name] if feature is None else feature(seen) for name, feature in formulas.items()}
     # Also diagnostics that the model does not need: a loop in which anything is not finite is about to break.
     sound = xp.all(xp.stack([xp.all(xp.isfinite(xp.asarray(value))) for value in found.values()]))
 
@@ -241,4 +310,4 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], memory: Memor
         best_return=best_return(memory, kept("mean_return", memory.mean_return), xp),
         smoothed_change=smoothed_change(memory, kept("mean_return", memory.mean_return), xp),
     )
-    return Observed(computed, sound, after)
+    return Observed(computed, sound, after, movement)

@@ -19,13 +19,13 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError, shown
-from metastep.features.diagnostics import Memory, MinibatchStats, Movement, observed
+from metastep.features.diagnostics import Memory, MinibatchStats, Movement
 from metastep.fqi import Model
-from metastep.fqi.stepper import WHOLE, Outside, as_diagnostics, as_numbers, require_bool
+from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_numbers, next_update, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
-_KEYS = {"stepsize": "learning_rate"}  # in the state
+_KEYS, _NAMES = {"stepsize": "learning_rate"}, {"learning_rate": "stepsize"}  # the rate has optax's name in the state
 
 
 class LearnedRateState(NamedTuple):
@@ -108,12 +108,9 @@ def learned_update(
     """
     fitted = rate_model(model)
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
-    names, budget, chosen = stepper.features, float(stepper.num_updates), fitted.record.hyperparameters
-    every = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
-    bounds = {each: (min(one[each][0] for one in every), max(one[each][1] for one in every)) for each in chosen}
+    chosen, place, warned, is_compared = fitted.record.hyperparameters, name.partition(":")[0], list[str](), False
+    branches = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
     low, high = (np.asarray(ends, np.float32) for ends in (fitted.record.feature_low, fitted.record.feature_high))
-    place, warned = name.partition(":")[0], list[str]()
-    is_compared = False
 
     def check(rows: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
@@ -121,26 +118,22 @@ def learned_update(
             fitted.check_reach(row, outside, warned)
         return np.zeros(table.shape[:-1], np.float32)
 
-    def act(rows: Array) -> NDArray[np.float32]:
-        assert isinstance(fitted, Model)
+    def act(rows: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
         check(table)
-        found = fitted.act(table.reshape(-1, table.shape[-1]), threads=1).reshape(
-            np.prod(table.shape[:-1], dtype=int), -1
-        )
-        branches = fitted.record.branches
-        others = np.array([[*branch.values.values()] for branch in branches], np.float32).reshape(len(branches), -1)
-        position = found[:, 0].astype(int) if fitted.record.directions else np.zeros(len(found), int)
-        return np.column_stack([others[position], found[:, -1]]).reshape(*table.shape[:-1], -1).astype(np.float32)
+        found = cast(Model, fitted).act(table.reshape(-1, table.shape[-1]), threads=1)
+        found = found.reshape(*table.shape[:-1], -1)  # the step, after the position of its branch if there are several
+        others = np.array([[*branch.values.values()] for branch in fitted.record.branches], np.float32)
+        position = found[..., 0].astype(int) if fitted.record.directions else np.zeros(found.shape[:-1], int)
+        return np.concatenate([others[position], found[..., -1:]], axis=-1)
 
-    def choose(parts: Mapping[str, Array], sound: Array) -> dict[str, Array]:
-        """Return the hyperparameters for some features, each (size,)."""
-        row = jnp.concatenate([jnp.zeros(0, jnp.float32), *parts.values()])
+    def choose(row: Array) -> Proposal:
+        """Return the hyperparameters for some features, (size,)."""
         if not isinstance(fitted, SearchedModel):  # forests are on the host
-            row = jnp.where(sound, row, jnp.nan)  # which gives the smallest step
             shape = jax.ShapeDtypeStruct((len(chosen),), jnp.float32)
-            return dict(zip(chosen, jax.pure_callback(act, shape, row, vmap_method="broadcast_all"), strict=True))
-        values = fitted.jax_values({each: part if part.size > 1 else part[0] for each, part in parts.items()})
+            found = jax.pure_callback(act, shape, row, vmap_method="broadcast_all")
+            return Proposal(dict(zip(chosen, found, strict=True)))
+        values = fitted.values(row, jnp)
 
         def checked() -> Array:
             shape = jax.ShapeDtypeStruct((), jnp.float32)
@@ -148,17 +141,16 @@ def learned_update(
 
         # The host is called only where a number lies outside; the zero that it returns makes sure that it is.
         zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: jnp.float32(0.0))
-        return values | {"stepsize": values["stepsize"] + zero}
+        return Proposal(values | {"stepsize": values["stepsize"] + zero})
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
-        wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
-        known, form = jax.tree.flatten(wanted)
-        places, is_state = [], False
+        known, form = jax.tree.flatten(jax.eval_shape(init, params if stepper.needs_parameters else ()))
+        places: Any = None
+        own_form: Any = None
         with suppress(SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
-            places, own_form = cast(Any, jax.tree_util.tree_flatten_with_path(state))
-            is_state = own_form == form
-        if not is_state:
+            places, own_form = jax.tree_util.tree_flatten_with_path(state)
+        if places is None or own_form != form:
             raise InputError(f"{place}: state is {shown(state)}, allowed is the result of `init`.")
         leaves = []
         for (path, leaf), own in zip(places, known, strict=True):
@@ -170,44 +162,31 @@ def learned_update(
         # What is remembered is finite, unlike what is gathered.
         memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
         values = {}
-        for each, (smallest, largest) in bounds.items():
-            number = jnp.nan_to_num(found.hyperparams[_KEYS.get(each, each)], nan=smallest)
-            number = jnp.clip(number, jnp.float32(smallest), jnp.float32(largest))
-            if all(one[each][0] == one[each][1] for one in every):  # one of several numbers
-                choices = jnp.asarray([one[each][0] for one in every], jnp.float32)
-                number = choices[jnp.argmin(jnp.abs(choices - number))]
-            values[_KEYS.get(each, each)] = jnp.round(number) if each in WHOLE else number
+        for each, number in found.hyperparams.items():
+            ends = np.array([branch[_NAMES.get(each, each)] for branch in branches], np.float32)  # (branches, 2)
+            # The nearest number of all ranges; a choice among several has one range of a single number for each.
+            near = jnp.clip(jnp.nan_to_num(number, nan=ends.min()), ends[:, 0], ends[:, 1])
+            nearest = near[jnp.argmin(jnp.abs(near - number))]
+            values[each] = jnp.round(nearest) if each in WHOLE else nearest
         return LearnedRateState(values, memory, movement, found.gathered)
 
     def init(params: Any) -> LearnedRateState:
-        zero = jnp.float32(0.0)
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
-        memory = Memory(*(zero for _ in Memory._fields))
-        gathered = MinibatchStats(*(zero for _ in MinibatchStats._fields))
-        movement = Movement(flat, jnp.zeros_like(flat))
-        values = {_KEYS.get(each, each): jnp.float32(smallest) for each, (smallest, _) in bounds.items()}
-        return LearnedRateState(values, memory, movement, gathered)
+        memory, gathered = jax.tree.map(jnp.float32, (Memory(), MinibatchStats()))
+        smallest = {each: min(branch[each][0] for branch in branches) for each in chosen}
+        values = {_KEYS.get(each, each): jnp.float32(number) for each, number in smallest.items()}
+        return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
-        movement = state.movement
         if minibatches is not None:
             given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
-        given = {"rate": state.hyperparams["learning_rate"], **given}
         if stepper.needs_parameters:
-            movement, turn = movement.after(_flat(params), jnp)
-            parameters = _flat(params)
-            lengths = {"step_norm": turn.length, "parameter_norm": jnp.sqrt(jnp.sum(parameters**2))}
-            given = {**lengths, "step_cosine": turn.cosine, **given, "parameters": parameters}
-        found, sound, memory = observed(names, given, state.memory, budget, jnp)
-        parts = {each: jnp.ravel(found[each]).astype(jnp.float32) for each in names}
-        for each, size in fitted.record.keywords.items():
-            if parts[each].size != size:
-                raise InputError(f"diagnostics: {each} has {parts[each].size} numbers, allowed is {size}.")
-        values = choose(parts, sound)
-        memory = memory._replace(rate=values["stepsize"])
-        values = {_KEYS.get(each, each): values[each] for each in chosen}
-        return LearnedRateState(values, memory, movement, state.gathered)
+            given = {**given, "parameters": _flat(params)}
+        memory, budget = state.memory, float(stepper.num_updates)
+        (values, _), found = next_update(fitted, given, memory, state.movement, budget, choose, jnp)
+        rates: dict[str, Any] = {_KEYS.get(each, each): values[each] for each in chosen}
+        return LearnedRateState(rates, found.memory, found.movement or state.movement, state.gathered)
 
     def propose(
         state: LearnedRateState,
@@ -222,10 +201,8 @@ def learned_update(
             raise InputError(f"{name} needs params, since the model observes their steps.")
         require_bool(begins)
         begins = begins if isinstance(begins, jax.Array) else bool(begins)
-        given, state = (
-            as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers),
-            restored(state, params),
-        )
+        given = as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers)
+        state = restored(state, params)
         nonlocal is_compared
         if not is_compared:
             is_compared = True

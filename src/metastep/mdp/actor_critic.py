@@ -30,7 +30,7 @@ class LastUpdate(NamedTuple):
     divergence: Array  # (learners,): KL between the policies before and after
     clip_fraction: Array  # (learners,)
     rate: Array  # (learners,): the step that was chosen
-    step_norm: Array  # (learners,): length of the step; this and the next two are its `StepGeometry`
+    step_norm: Array  # (learners,): length of the step; this and the next two are its `step_geometry`
     norm_before: Array  # (learners,): length of the one before it
     step_cosine: Array  # (learners,): of the angle between these two
     first_entropy: Array  # (learners,): of the policy on the very first batch

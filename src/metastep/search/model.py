@@ -6,7 +6,7 @@ The file has the tensors `curves`, `hidden` and `output` and the record as metad
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, MinLen
-from jax import Array
 from numpy.typing import ArrayLike, NDArray
 from pydantic import FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -24,9 +23,8 @@ from metastep._core.errors import InputError, shown
 from metastep._core.provenance import environment_record
 from metastep._core.settings import Count, Float, from_json
 from metastep._core.storage import Tensors, require_stamp, sha256_of_json, stamp, write_tensors
-from metastep.fqi.base import AnyModel
+from metastep.fqi.base import CLOSED, STEP, AnyModel, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.model import Model, fitted_model, read_model_file
-from metastep.fqi.record import CLOSED, STEP, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.stepper import WHOLE, Proposal
 from metastep.mdp import MetaMDP
 from metastep.rules.spaces import HyperparameterSpace, Scale
@@ -36,11 +34,6 @@ _KIND = "searched model"
 _LARGEST = 1e6  # of weights
 _Numbers = tuple[Float, ...]
 _Natural = Annotated[int, Ge(0)]
-
-
-def whole(number: float) -> int:
-    """Return the nearest whole number from 1."""
-    return max(1, round(number))
 
 
 @checked_dataclass(frozen=True, config=CLOSED)
@@ -77,18 +70,17 @@ class SearchedRecord(BaseRecord):
     def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
         if direction:
             raise InputError(f"direction is {shown(direction)}, allowed is none.")
-        found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
-        return found | {name: (whole(found[name][0]), whole(found[name][1])) for name in WHOLE if name in found}
+
+        def end(name: str, number: float) -> float:
+            return max(1, round(number)) if name in WHOLE else number
+
+        ranges = zip(self.names, self.low, self.high, strict=True)
+        return {name: (end(name, low), end(name, high)) for name, low, high in ranges}
 
     @property
     def space(self) -> HyperparameterSpace:
         """The hyperparameters to choose from."""
         return HyperparameterSpace(self.low, self.high, self.scales, self.names)
-
-    @property
-    def network(self) -> Network:
-        """Form and constants of the controller."""
-        return Network(self.feature_names, self.mean, self.spread, self.base, self.knots, self.units)
 
 
 _RECORD: TypeAdapter[SearchedRecord] = TypeAdapter(SearchedRecord)
@@ -108,7 +100,7 @@ class SearchedModel(AnyModel):
         record, network = self.record, self.network
         if len(set(record.names)) < len(record.names) or STEP not in record.names:
             raise InputError(f"names: {list(record.names)!r:.200} must have {STEP} and each name once.")
-        if len(record.base) != self.space.num_coordinates:
+        if len(record.base) != record.space.num_coordinates:
             raise InputError(f"base has {len(record.base)} entries, allowed is {len(record.names)}.")
         if record.level != network.level:
             raise InputError(f"level is {record.level!r}, but the network's is {network.level!r}.")
@@ -124,14 +116,10 @@ class SearchedModel(AnyModel):
             raise InputError("feature_low exceeds feature_high, allowed are ranges.")
 
     @cached_property
-    def space(self) -> HyperparameterSpace:
-        """The hyperparameters to choose from."""
-        return self.record.space
-
-    @cached_property
     def network(self) -> Network:
         """Form and constants of the controller."""
-        return self.record.network
+        known = self.record
+        return Network(known.feature_names, known.mean, known.spread, known.base, known.knots, known.units)
 
     def act(self, observation: ArrayLike) -> NDArray[np.float32]:
         """Return hyperparameters (rows, coordinates) of observations (rows, features), as simulated learners follow them."""
@@ -140,31 +128,24 @@ class SearchedModel(AnyModel):
             raise InputError(
                 f"observation has shape {seen.shape}, allowed are rows of {len(self.network.features)} numbers."
             )
-        unit = self.network(self.weights, seen, np)
-        points = self.space.from_unit(np.broadcast_to(unit, (len(seen), len(self.record.names))), np)
-        return np.asarray(points, np.float32)
+        found: NDArray[np.float32] = self._points(seen, np)
+        return found
+
+    def _points(self, seen: Any, xp: Any) -> Any:
+        unit = xp.broadcast_to(self.network(self.weights, seen, xp), (*seen.shape[:-1], len(self.record.names)))
+        return self.record.space.from_unit(unit, xp).astype(np.float32)
+
+    def values(self, observation: Any, xp: Any = jnp) -> dict[str, Any]:
+        """Return the hyperparameters by name, each (...), of observations (..., features) as `record.feature_names` has them.
+
+        `propose` gives the same; this is for compiled programs as well, where it is a few matrix products.
+        """
+        values = dict(zip(self.record.names, xp.moveaxis(self._points(observation, xp), -1, 0), strict=True))
+        return values | {name: xp.maximum(xp.round(values[name]), 1.0) for name in WHOLE if name in values}
 
     def chosen(self, row: NDArray[np.float32]) -> Proposal:
-        values = dict(zip(self.record.names, self.act(row[None, :])[0].tolist(), strict=True))
-        return Proposal(values | {name: whole(values[name]) for name in WHOLE if name in values})
-
-    def jax_values(self, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Return the hyperparameters by name, as `propose` does, in a compiled program: a few matrix products.
-
-        Args:
-            given: features by name, each (...,) or, where a feature has several numbers, (..., size); a constant needs none.
-        """
-        parts = [jnp.zeros(0, jnp.float32)]
-        for name, size in self.record.keywords.items():
-            if name not in given:
-                raise InputError(f"{name} is missing, allowed is {size} numbers: the model looks at them.")
-            part = jnp.asarray(given[name], jnp.float32)
-            parts.append(part if size > 1 else part[..., None])
-        shape = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
-        seen = jnp.concatenate([jnp.broadcast_to(part, (*shape, part.shape[-1])) for part in parts], axis=-1)
-        points = self.space.from_unit(self.network(self.weights, seen, jnp))
-        values = {name: jnp.broadcast_to(value, shape) for name, value in self.space.named(points).items()}
-        return values | {name: jnp.maximum(jnp.round(values[name]), 1.0) for name in WHOLE if name in values}
+        values = {name: float(value) for name, value in self.values(row, np).items()}
+        return Proposal(values | {name: int(values[name]) for name in WHOLE if name in values})
 
     def curves(self, shares: Sequence[float] | None = None) -> dict[str, NDArray[np.float32]]:
         """Return every hyperparameter, by name, at shares of the budget, by default the knots, with all else at its mean."""
@@ -181,9 +162,8 @@ class SearchedModel(AnyModel):
 
     @property
     def learned_from(self) -> str:
-        return (
-            f"{self.record.level} of {', '.join(self.record.names)}, searched in {self.record.search_steps:.2g} steps"
-        )
+        record = self.record
+        return f"{record.level} of {', '.join(record.names)}, searched in {record.search_steps:.2g} steps"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -217,40 +197,26 @@ def searched_model(
     search_steps: float,
     seed: int,
 ) -> SearchedModel:
-    """Return the model of a searched controller.
+    """Return the model of a controller that was searched for a meta-MDP, of weights (num_weights,).
 
-    Args:
-        mdp: it was searched for.
-        network, weights: form and constants; (num_weights,).
-        feature_low, feature_high: of each number that it observes, on the validation tasks.
-        configuration: settings to record, the experiment under `experiment`.
-        validation, search_steps, seed: as in `SearchedRecord`.
+    The lowest and highest features are those on the validation tasks; `configuration` has the experiment under `experiment`.
     """
-    if not isinstance(mdp.space, HyperparameterSpace):
-        raise InputError(
-            f"model: search chooses numbers from ranges, but the rule {mdp.rule.name!r} chooses from a menu."
-        )
     space, (wanted, _) = mdp.space, places(mdp, network)
-    parts = features.sizes(mdp, wanted)
+    if not isinstance(space, HyperparameterSpace):
+        raise InputError(f"model: search chooses from ranges, but the rule {mdp.rule.name!r} chooses from a menu.")
     if network.features != features.columns(mdp, wanted):
         raise InputError(f"network: features are {list(network.features)}, allowed are all numbers of {list(wanted)}.")
+    form = asdict(network)
     record = SearchedRecord(
         setting=mdp.setting,
-        observation=tuple(ObservationPart(name, size) for name, size in parts.items()),
-        feature_names=network.features,
+        observation=tuple(ObservationPart(name, size) for name, size in features.sizes(mdp, wanted).items()),
+        feature_names=form.pop("features"),
         feature_low=tuple(map(float, feature_low)),
         feature_high=tuple(map(float, feature_high)),
         configuration=dict(configuration),
         versions=environment_record(),
-        names=space.names,
-        low=tuple(map(float, space.low)),
-        high=tuple(map(float, space.high)),
-        scales=space.scales,
-        mean=network.mean,
-        spread=network.spread,
-        base=network.base,
-        knots=network.knots,
-        units=network.units,
+        **asdict(space),
+        **form,
         level=network.level,
         validation=tuple(validation),
         search_steps=float(search_steps),

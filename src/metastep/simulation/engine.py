@@ -1,12 +1,14 @@
 """Where an environment is simulated, in JAX or on the host, and how the programs around it are compiled.
 
 In JAX, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all update rules.
+On the host, each step is two short compiled functions around the environment's own: one chooses the actions, as in the compiled
+rollouts, and one adds the step to the sums while the next step is simulated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from typing import Any
 
@@ -15,20 +17,104 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from metastep._core.errors import InputError
+from metastep._core.numerics import standard_normals
 from metastep._core.parallel import count_threads
 from metastep.envs.base import Env
 from metastep.envs.host import HostEnv
-from metastep.simulation import host, rollouts, sums
-from metastep.simulation.rollouts import Rollout, Trajectories
-from metastep.simulation.sums import Sums
+from metastep.policies import Arrays
+from metastep.simulation import rollouts, sums
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, keys_of
+from metastep.simulation.sums import Accumulator, Sums, accumulate, empty, finish
 
 Function = Callable[..., Any]
+# One step of every lane, numbers last: observation, action and its noise (episodes, learners, numbers), reward and whether the
+# step was taken (episodes, learners). NumPy arrays outside compiled functions, JAX arrays within.
+_HostMove = tuple[Any, Any, Any, Any, Any]
+
+_SEED_STREAM = 2  # keys_of takes 0 and 1
 
 
 @cache
 def compiled(function: Function) -> Function:
     """Compile a function to one program for every value of its first argument."""
     return jax.jit(function, static_argnums=0)
+
+
+def _pieces(array: Array) -> Arrays:
+    return tuple(jnp.moveaxis(array, -1, 0))
+
+
+def numbers_last(pieces: Arrays, shape: tuple[int, int]) -> Array:
+    """Stack pieces of this shape, of which there may be none."""
+    return jnp.stack(pieces, axis=-1) if pieces else jnp.zeros((*shape, 0), jnp.float32)
+
+
+def draw_seeds(key: Array, shape: tuple[int, ...]) -> Array:
+    """Draw seeds for the simulators' own generators: 31 bits, which any accepts."""
+    return jax.random.bits(key, shape, jnp.uint32) >> np.uint32(1)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, Array]:
+    """The normals of the resets, `num` a lane, and a seed for every lane."""
+    normals = standard_normals(keys_of(key)[0], 0, num, shape)
+    return numbers_last(normals, shape), draw_seeds(jax.random.fold_in(key, _SEED_STREAM), shape)
+
+
+@partial(jax.jit, static_argnums=0)
+def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: Array) -> Arrays:
+    """The actions of step t, their noise and the environment's, numbers last; drawn as by the compiled rollouts."""
+    policy, shape = rollout.policy, (observation.shape[0], observation.shape[1])
+    normals = standard_normals(keys_of(key)[1], t, policy.num_actions + rollout.env.step_noise, shape)
+    action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
+    mean = policy.mean(theta.T, _pieces(observation))
+    action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
+    return tuple(numbers_last(pieces, shape) for pieces in (action, action_noise, env_noise))
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _add(rollout: Rollout, theta: Array, sums: Accumulator, moved: _HostMove) -> Accumulator:
+    observation, action, noise, reward, alive = moved
+    move = Move(_pieces(observation), _pieces(action), _pieces(noise), jnp.where(alive, reward, 0.0))
+    return accumulate(rollout, theta.T, sums, move, alive)[0]
+
+
+def require_host_env(env: Env | HostEnv, theta: Array) -> HostEnv:
+    """Return an environment on the host, or refuse to simulate it inside a compiled function."""
+    if isinstance(theta, jax.core.Tracer):
+        raise InputError(f"env: {env.name!r} is simulated on the host and cannot be called inside a compiled function.")
+    assert isinstance(env, HostEnv)
+    return env
+
+
+def _moves(rollout: Rollout, theta: Array, context: Array, key: Array) -> Iterator[_HostMove]:
+    """Simulate on the host. Every array is a fresh copy: JAX may read a NumPy array later, and without copying it."""
+    env, shape = require_host_env(rollout.env, theta), (rollout.num_episodes, theta.shape[0])
+    noise, seeds = (np.asarray(array) for array in _reset_noise(key, env.reset_noise, shape))
+    episodes = env.start_episodes(np.asarray(context), noise, seeds)
+    alive = np.ones(shape, np.bool_)
+    for t in range(rollout.horizon):
+        observation = np.array(episodes.observe(), np.float32)
+        action, action_noise, env_noise = _choose(rollout, theta, key, np.uint32(t), observation)
+        alive.setflags(write=False)  # as the others that a simulator is handed
+        after = episodes.step(np.asarray(action), np.asarray(env_noise), alive)
+        yield observation, action, action_noise, np.array(after.reward, np.float32), alive
+        alive = alive & ~after.over
+
+
+def _stream_on_host(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+    sums = compiled(empty)(rollout, theta.T)
+    for moved in _moves(rollout, theta, context, key):
+        sums = _add(rollout, theta, sums, moved)
+    return compiled(finish)(rollout, sums)
+
+
+def _trajectories_on_host(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
+    steps = zip(*_moves(rollout, theta, context, key), strict=True)
+    *arrays, reward, alive = (np.stack(column) for column in steps)
+    parts = *(np.moveaxis(array, -1, 1) for array in arrays), np.where(alive, reward, np.float32(0.0)), alive
+    return Trajectories(*map(jnp.asarray, parts))
 
 
 @dataclass(eq=False)
@@ -57,12 +143,17 @@ _DEVICE = Engine(
 _HOST = Engine(
     is_compiled=False,
     steps_between_halts=1,
-    stream=host.stream,
-    trajectories=host.trajectories,
-    mean_return=lambda *batch: host.stream(*batch).mean_return,
+    stream=_stream_on_host,
+    trajectories=_trajectories_on_host,
+    mean_return=lambda *batch: _stream_on_host(*batch).mean_return,
     whole=lambda function: function,
     map=lambda function, values, _: jnp.stack([function(value) for value in values]),
 )
+
+
+def engine_of(env: Env | HostEnv) -> Engine:
+    """Return the engine that simulates an environment."""
+    return _HOST if isinstance(env, HostEnv) else _DEVICE
 
 
 def start_episode(env: Env | HostEnv) -> Any:
@@ -91,8 +182,3 @@ _HOST_IN_USE = Lock()
 def one_block_at_a_time(env: Env | HostEnv) -> AbstractContextManager[Any]:
     """Keep other threads from simulating on the host meanwhile: a simulator may hold one batch only."""
     return nullcontext() if engine_of(env).is_compiled else _HOST_IN_USE
-
-
-def engine_of(env: Env | HostEnv) -> Engine:
-    """Return the engine that simulates an environment."""
-    return _HOST if isinstance(env, HostEnv) else _DEVICE

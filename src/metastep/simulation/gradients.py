@@ -22,7 +22,7 @@ DampingKind = Literal["relative", "absolute"]
 DAMPING = 1e-3
 """Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
 
-_Iteration = tuple[Array, Array, Array, Array, Array]  # count, solution, residual, direction, energy
+_Iteration = tuple[Array, Array, Array, Array]  # count, solution, residual, direction
 _CG_TOLERANCE = 1e-5  # conjugate gradient stops where the residual is this share of the gradient
 
 Batch = Sums | Trajectories
@@ -90,40 +90,52 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
 
 
 def conjugate_gradient(
-    image: Callable[[Array], Array], right: Array, dot: Callable[[Array, Array], Array], iterations: int
+    image: Callable[[Array], Array],
+    right: Array,
+    dot: Callable[[Array, Array], Array],
+    iterations: int,
+    preconditioner: Array | float = 1.0,
+    tolerance: float | None = None,
 ) -> Array:
-    """Return the solution of image(x) = right after so many steps from zero."""
+    """Return the solution of image(x) = right after so many steps from zero.
 
-    def iterate(_: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        solution, residual, direction = carry
-        ahead, energy = image(direction), dot(residual, residual)
-        length = _safe_ratio(energy, dot(direction, ahead))
+    Learners run in lockstep. With a tolerance they stop early, where the residual of each is this share of the right side.
+    """
+
+    def ratio(numerator: Array, denominator: Array) -> Array:
+        """Return 0 where the denominator is 0: the iteration is done then."""
+        return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
+
+    def is_unfinished(carry: _Iteration) -> Array:
+        count, _, residual, _ = carry
+        if tolerance is None:
+            return count < iterations
+        return (count < iterations) & jnp.any(dot(residual, residual) > tolerance**2 * dot(right, right))
+
+    def iterate(carry: _Iteration) -> _Iteration:
+        count, solution, residual, direction = carry
+        ahead, energy = image(direction), dot(residual, preconditioner * residual)
+        length = ratio(energy, dot(direction, ahead))
         solution, residual = solution + length * direction, residual - length * ahead
-        return solution, residual, residual + _safe_ratio(dot(residual, residual), energy) * direction
+        scaled = preconditioner * residual
+        return count + 1, solution, residual, scaled + ratio(dot(residual, scaled), energy) * direction
 
-    return lax.fori_loop(0, iterations, iterate, (jnp.zeros_like(right), right, right))[0]
-
-
-def _safe_ratio(numerator: Array, denominator: Array) -> Array:
-    """Return 0 where the denominator is 0: conjugate gradient is done then."""
-    return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
+    start = (jnp.int32(0), jnp.zeros_like(right), right, preconditioner * right)
+    return lax.while_loop(is_unfinished, iterate, start)[1]
 
 
 def _visited(episodes: Trajectories) -> tuple[Arrays, Array]:
     """Observations and weights of all steps as one long batch: pieces (steps, learners), weights that sum to 1."""
-    horizon, num_observations, num_episodes, num_learners = episodes.observation.shape
-    observation = jnp.swapaxes(episodes.observation, 0, 1).reshape(
-        num_observations, horizon * num_episodes, num_learners
-    )
-    alive = episodes.alive.reshape(horizon * num_episodes, num_learners).astype(jnp.float32)
+    num_observations, num_learners = episodes.observation.shape[1], episodes.observation.shape[-1]
+    observation = jnp.swapaxes(episodes.observation, 0, 1).reshape(num_observations, -1, num_learners)
+    alive = episodes.alive.reshape(-1, num_learners).astype(jnp.float32)
     return tuple(observation), alive / jnp.sum(alive, axis=0)
 
 
 def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, gradient: Array, damping: float) -> Array:
     """Return the same for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
 
-    `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: no matrix. Jacobi preconditioning; learners run in
-    lockstep, until the residual of each is small or `cg_iterations` are made.
+    `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: no matrix. Jacobi preconditioning.
     """
     policy = estimator.rollout.policy
     observation, weight = _visited(episodes)
@@ -140,7 +152,6 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
         diagonal = diagonal + flatten(tuple(jnp.sum(weight * row * row, axis=-2) for row in rows))
     relative = estimator.damping_kind == "relative"
     ridge = damping * jnp.mean(diagonal, axis=0) if relative else jnp.float32(damping)
-    preconditioner = 1.0 / (diagonal + ridge)
 
     def fisher_vector(vector: Array) -> Array:
         _, moved = jax.jvp(mean, (theta,), (vector,))
@@ -149,23 +160,8 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
     def dot(left: Array, right: Array) -> Array:
         return jnp.sum(left * right, axis=0)
 
-    def unfinished(carry: _Iteration) -> Array:
-        count, _, residual, _, _ = carry
-        large = jnp.any(dot(residual, residual) > _CG_TOLERANCE**2 * dot(gradient, gradient))
-        return (count < estimator.cg_iterations) & large
-
-    def iterate(carry: _Iteration) -> _Iteration:
-        count, solution, residual, direction, energy = carry
-        image = fisher_vector(direction)
-        length = _safe_ratio(energy, dot(direction, image))
-        solution, residual = solution + length * direction, residual - length * image
-        scaled = preconditioner * residual
-        new_energy = dot(residual, scaled)
-        return count + 1, solution, residual, scaled + _safe_ratio(new_energy, energy) * direction, new_energy
-
-    scaled = preconditioner * gradient
-    start = (jnp.int32(0), jnp.zeros_like(gradient), gradient, scaled, dot(gradient, scaled))
-    return lax.while_loop(unfinished, iterate, start)[1]
+    scale = 1.0 / (diagonal + ridge)
+    return conjugate_gradient(fisher_vector, gradient, dot, estimator.cg_iterations, scale, _CG_TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -208,9 +204,7 @@ class Estimator:
     @property
     def solver(self) -> FisherSolver:
         """How the natural gradient is computed; without a closed form there are only products with the Fisher matrix."""
-        if not self.rollout.policy.is_linear:
-            return "cg"
-        return self.fisher or "closed"
+        return self.fisher or "closed" if self.rollout.policy.is_linear else "cg"
 
     @property
     def engine(self) -> Engine:
@@ -224,9 +218,7 @@ class Estimator:
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Return the estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
-        batch = self.batch(theta, context, key)
-        estimate: Estimate = compiled(estimate_of)(self, theta, batch)
-        return estimate
+        return compiled(estimate_of)(self, theta, self.batch(theta, context, key))
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
         """Return the episodes behind the estimate with the same arguments."""

@@ -1,8 +1,8 @@
 """Batched simulation: many learners, each with its own policy and task, many episodes each.
 
-Arrays inside are (episodes, learners) with learners on the last axis, so that sums over episodes vectorise. Two paths share
-one simulation: `fold` reduces every step inside the scan, so its memory does not depend on the horizon (`stream` folds what
-an estimate needs, `discounted_returns` the returns alone); `trajectories` returns every step.
+Arrays inside are (episodes, learners) with learners on the last axis, so that sums over episodes vectorise. One simulation
+serves two uses: what is carried from step to step reduces a batch inside the scan, so that memory does not depend on the horizon
+(`sums.stream`, `discounted_returns`); `trajectories` returns every step.
 """
 
 from collections.abc import Callable
@@ -87,14 +87,13 @@ class Move(NamedTuple):
     reward: Array
 
 
-def _over_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Batch f(context, ...) written for one lane: contexts are (learners,), the rest (episodes, learners)."""
+Follow = Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]]
+"""carried, move, alive -> carried, outputs; `alive` (episodes, learners) says which lanes took this step."""
 
-    def batched(context: Any, *arguments: Any) -> Any:
-        over_learners = jax.vmap(function)
-        return jax.vmap(over_learners, in_axes=(None, *(0 for _ in arguments)))(context, *arguments)
 
-    return batched
+def _over_lanes(function: Callable[..., Any], context: Any, *arguments: Any) -> Any:
+    """Call f(context, ...), which is written for one lane: contexts are (learners,), the rest (episodes, learners)."""
+    return jax.vmap(jax.vmap(function), in_axes=(None, *(0 for _ in arguments)))(context, *arguments)
 
 
 def on_cpu() -> bool:
@@ -113,18 +112,13 @@ def simulate(
     context: Array,
     key: Array,
     start: Accumulated,
-    follow: Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]],
+    follow: Follow[Accumulated],
     digest: Callable[[Accumulated, Any], Accumulated] | None = None,
 ) -> tuple[Accumulated, Any]:
     """Simulate policies (learners, parameters) in tasks (learners, coordinates) with a carry from step to step.
 
-    Return its end and the outputs of all steps. Arrays that come learners first turn into arrays with learners last here.
-
-    Args:
-        key: one key for the whole batch; each lane takes its own part of every draw.
-        start: what is carried, before the first step.
-        follow: carried, move, alive -> carried, outputs; `alive` (episodes, learners) says which lanes took this step.
-        digest: takes in the outputs of several steps, stacked; without it those of all steps are returned.
+    Return its end and the outputs of all steps, unless `digest` takes them in, several steps stacked. There is one key for the
+    whole batch, each lane takes its own part of every draw. Arrays with learners first turn into arrays with learners last here.
     """
     env, policy, theta = rollout.env, rollout.policy, theta.T
     if isinstance(env, HostEnv):
@@ -133,16 +127,16 @@ def simulate(
     reset_key, step_key = keys_of(key)
     # vmap needs an array to learn the batch size from; an environment that declares no normals must not see it.
     noise = standard_normals(reset_key, 0, env.reset_noise, shape) or (jnp.zeros(shape, jnp.float32),)
-    state = _over_lanes(lambda task, normals: env.reset(task, normals[: env.reset_noise]))(named, noise)
+    state = _over_lanes(lambda task, normals: env.reset(task, normals[: env.reset_noise]), named, noise)
 
     def step(carry: _Carry, normals: Arrays) -> tuple[_Carry, Any]:
         """Make one step of every lane; a terminated lane keeps its state and earns nothing."""
         state, alive, carried = carry
         action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
-        observation = _over_lanes(env.observe)(named, state)
+        observation = _over_lanes(env.observe, named, state)
         mean = policy.mean(theta, observation)
         action = tuple(m + policy.sigma * z for m, z in zip(mean, action_noise, strict=True))
-        after = _over_lanes(env.step)(named, state, action, env_noise)
+        after = _over_lanes(env.step, named, state, action, env_noise)
         state = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after.state, state)
         move = Move(observation, action, action_noise, jnp.where(alive, after.reward, 0.0))
         carried, outputs = follow(carried, move, alive)
@@ -177,30 +171,12 @@ def simulate(
     return carry[2], outputs
 
 
-def fold(
-    rollout: Rollout,
-    theta: Array,
-    context: Array,
-    key: Array,
-    start: Accumulated,
-    add: Callable[[Accumulated, Move, Array], Accumulated],
-) -> Accumulated:
-    """Simulate and reduce on the fly; memory does not depend on the horizon. `add` is `follow` without outputs."""
+def fold_over(episodes: Trajectories, start: Accumulated, follow: Follow[Accumulated]) -> Accumulated:
+    """Return what `simulate` carries to the end for the policy, tasks and key behind these trajectories."""
 
-    def follow(accumulated: Accumulated, move: Move, alive: Array) -> tuple[Accumulated, None]:
-        return add(accumulated, move, alive), None
-
-    return simulate(rollout, theta, context, key, start, follow)[0]
-
-
-def fold_over(
-    episodes: Trajectories, start: Accumulated, add: Callable[[Accumulated, Move, Array], Accumulated]
-) -> Accumulated:
-    """Return what `fold` gives for the policy, tasks and key behind these trajectories."""
-
-    def advance(accumulated: Accumulated, step: Trajectories) -> tuple[Accumulated, None]:
+    def advance(accumulated: Accumulated, step: Trajectories) -> tuple[Accumulated, Any]:
         move = Move(tuple(step.observation), tuple(step.action), tuple(step.noise), step.reward)
-        return add(accumulated, move, step.alive), None
+        return follow(accumulated, move, step.alive)
 
     return lax.scan(advance, start, episodes)[0]
 
@@ -208,16 +184,16 @@ def fold_over(
 def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
     """Return the discounted return of every episode, (episodes, learners), at a fraction of an estimate's cost."""
 
-    def add(sums: tuple[Array, Array], move: Move, alive: Array) -> tuple[Array, Array]:
+    def follow(sums: tuple[Array, Array], move: Move, alive: Array) -> tuple[tuple[Array, Array], None]:
         weight, returns = sums
-        return weight * rollout.discount, returns + weight * move.reward
+        return (weight * rollout.discount, returns + weight * move.reward), None
 
     start = jnp.float32(1.0), jnp.zeros((rollout.num_episodes, theta.shape[0]), jnp.float32)
-    return fold(rollout, theta, context, key, start, add)[1]
+    return simulate(rollout, theta, context, key, start, follow)[0][1]
 
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-    """Simulate as `fold` does with the same key, and return every step."""
+    """Return every step of the batch with this key."""
 
     def follow(_: None, move: Move, alive: Array) -> tuple[None, Trajectories]:
         observation, action, noise = (jnp.stack(pieces) for pieces in move[:3])

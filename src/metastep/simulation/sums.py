@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.policies import Arrays, flatten
-from metastep.simulation.rollouts import Baseline, Move, Rollout, Trajectories, fold, fold_over, on_cpu, simulate
+from metastep.simulation.rollouts import Baseline, Move, Rollout, Trajectories, fold_over, on_cpu, simulate
 
 # A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
 _TINY = 1e-30
@@ -115,7 +115,7 @@ def _add_sums(sums: Accumulator, terms: Arrays, observation: Arrays, alive: Arra
     )
 
 
-def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> Accumulator:
+def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> tuple[Accumulator, None]:
     """Add one step.
 
     GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
@@ -123,7 +123,7 @@ def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, al
     """
     after, (scores, payoff, observation, _) = _follow(rollout, theta, sums, move, alive)
     terms = tuple(_gpomdp_term(rollout.baseline, piece, payoff) for piece in scores)
-    return _add_sums(after, terms, observation, alive)
+    return _add_sums(after, terms, observation, alive), None
 
 
 def finish(rollout: Rollout, sums: Accumulator) -> Sums:
@@ -144,9 +144,6 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
     On a CPU every step is summed at once, while it is in the cache; a GPU sums several steps together, since it takes few,
     large reductions to keep it busy.
     """
-    start, add = empty(rollout, theta.T), partial(accumulate, rollout, theta.T)
-    if on_cpu():
-        return finish(rollout, fold(rollout, theta, context, key, start, add))
     term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
 
     def digest(sums: Accumulator, steps: tuple[Arrays, Array, Arrays, Array]) -> Accumulator:
@@ -155,10 +152,12 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         seen = tuple(piece.reshape(-1, piece.shape[-1]) for piece in observation)
         return _add_sums(sums, terms, seen, alive.reshape(-1, alive.shape[-1]))
 
-    return finish(rollout, simulate(rollout, theta, context, key, start, partial(_follow, rollout, theta.T), digest)[0])
+    how: tuple[Any, ...] = (accumulate,) if on_cpu() else (_follow, digest)
+    follow = partial(how[0], rollout, theta.T)
+    return finish(rollout, simulate(rollout, theta, context, key, empty(rollout, theta.T), follow, *how[1:])[0])
 
 
 def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
     """The statistics of whole trajectories: what `stream` gives for the same policy, tasks and key."""
-    add = partial(accumulate, rollout, theta.T)
-    return finish(rollout, fold_over(episodes, empty(rollout, theta.T), add))
+    follow = partial(accumulate, rollout, theta.T)
+    return finish(rollout, fold_over(episodes, empty(rollout, theta.T), follow))

@@ -7,8 +7,7 @@ A check that fails raises `InputError` with one sentence that names what is wron
 """
 
 from metastep.testing.envs import check_env, check_host_env
-from metastep.testing.learners import check_controller, check_feature
-from metastep.testing.parts import check_policy, check_regressor, check_rule
+from metastep.testing.parts import check_controller, check_feature, check_policy, check_regressor, check_rule
 
 __all__ = ["check_controller", "check_env", "check_feature", "check_host_env"]
 __all__ += ["check_policy", "check_regressor", "check_rule"]

@@ -1,17 +1,21 @@
-"""The contracts of policies, update rules and regressors."""
+"""The contracts of policies, update rules, features, controllers and regressors."""
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
+from metastep import features
 from metastep._core.errors import InputError
+from metastep.features import Feature
 from metastep.fqi.regressors import Regressor, options_of
+from metastep.mdp import Learners, MetaMDP, Tasks
+from metastep.mdp.blocks import Stream
+from metastep.mdp.controller import Controller, ControllerState, TaskSource
 from metastep.policies import ActorCritic, Arrays, LinearGaussian, Policy, flatten
 from metastep.rules import ActorCriticRule, Rule, Update, unusable
 from metastep.rules.actor_critic import Experience, Lanes, Trained
@@ -21,6 +25,7 @@ from metastep.testing.subject import Subject, named, read_only, same
 
 _SHAPE = (5, 3)  # episodes and learners of a policy
 _LEARNERS, _PARAMETERS = 5, 3  # of a rule
+_UNUSABLE = (0.0, math.nan, math.inf)  # what the first learners of a rule follow, one each
 _BATCH = 256  # steps of a learner, for a rule that learns from steps
 _TINY = ActorCritic(num_observations=2, num_actions=1, hidden=(3,))
 _ROWS, _FEATURES = 60, 4  # of the data that a regressor is fitted to
@@ -61,32 +66,19 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     theta = jax.random.normal(keys[0], (policy.num_parameters, _SHAPE[1]), jnp.float32)
     observation = tuple(jax.random.normal(keys[1], (policy.num_observations, *_SHAPE), jnp.float32))
     noise = tuple(jax.random.normal(keys[2], (policy.num_actions, *_SHAPE), jnp.float32))
-    for what, field, given in (
-        ("mean", "num_actions", (theta, observation)),
-        ("score", "num_parameters", (theta, observation, noise)),
-    ):
-        found = subject.trace(what, getattr(policy, what), *given)
-        kind = type(found).__name__
-        subject.require(isinstance(found, tuple), f"`{what}` returns a {kind}, it must return a tuple of arrays")
-        for index, piece in enumerate(found):
-            leading = piece.shape[:-2] if what == "score" else ()
-            subject.is_array(f"array {index} of `{what}`", piece, (*leading, *_SHAPE))
-        num, declared = sum(math.prod(piece.shape[:-2]) for piece in found), getattr(policy, field)
-        subject.require(num == declared, f"`{what}` returns {num} numbers, but {field} is {declared}")
+    found = subject.trace("mean", policy.mean, theta, observation)
+    subject.is_tuple("mean", found, "num_actions", _SHAPE)
+    found = subject.trace("score", policy.score, theta, observation, noise)
+    subject.is_tuple("score", found, "num_parameters", _SHAPE, pieces=True)
 
     def evaluate(theta: Array, observation: Arrays) -> tuple[Arrays, Arrays]:
         return policy.mean(theta, observation), policy.score(theta, observation, noise)
 
     # The first learner has another policy; it and the first episode of every learner see something else.
     others = theta.at[:, 0].add(1.0), tuple(each.at[0].add(1.0).at[:, 0].add(1.0) for each in observation)
-    mean, pieces = subject.independent(
-        ("mean", "score"),
-        evaluate,
-        (theta, observation),
-        others,
-        lambda piece: piece[..., 1:, 1:],
-        "other learners or episodes",
-    )
+    given, rest = (theta, observation), lambda piece: piece[..., 1:, 1:]
+    methods, whom = ("mean", "score"), "other learners or episodes"
+    (mean, pieces), _ = subject.independent(methods, evaluate, given, others, rest, whom)
     # A random combination of the episodes' scores, and of their log densities.
     weight = jax.random.normal(keys[3], _SHAPE, jnp.float32)
 
@@ -119,110 +111,181 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     subject = named("rule", rule)
     subject.declares(hyperparameters=tuple)
     subject.is_hashable()
-    if isinstance(rule, ActorCriticRule):
-        _check_on_batches(subject, rule, jax.random.key(seed))
-        return
-    names = rule.hyperparameters
+    subject.declares(is_along_a_line=bool)
+    names, keys = rule.hyperparameters, jax.random.split(jax.random.key(seed))
     distinct = names and len(set(names)) == len(names) and all(name.isidentifier() for name in names)
     subject.require(distinct, f"`hyperparameters` must name one identifier or more, each once, got {names!r}")
-    subject.declares(is_along_a_line=bool)
     right = not rule.is_along_a_line or len(names) == 1
     subject.require(right, f"`is_along_a_line` is True, which needs one hyperparameter, but there are {len(names)}")
-    keys = jax.random.split(jax.random.key(seed), 5)
-    theta, gradient, natural = (jax.random.normal(key, (_LEARNERS, _PARAMETERS), jnp.float32) for key in keys[:3])
-    mean_return, return_error, num_steps = jax.random.uniform(keys[3], (3, _LEARNERS), jnp.float32, 0.1, 1.0)
-    others_damped = len(rule.damping) - 1 if isinstance(rule.damping, tuple) else 0
-    more = tuple(natural * (2.0 + index) for index in range(others_damped))
-    estimate = Estimate(mean_return, return_error, gradient, natural, num_steps, more)
-    drawn = jax.random.uniform(keys[4], (_LEARNERS, len(names)), jnp.float32, 0.1, 0.9)
-    choices = jnp.zeros(_LEARNERS, jnp.int32)
-    chosen = {name: choices if name == "direction" else drawn[:, index] for index, name in enumerate(names)}
-    direction = subject.trace("direction", rule.direction, estimate)
-    subject.is_array("what `direction` returns", direction, theta.shape)
-    apply = partial(rule.apply, theta, estimate, chosen)
-    _check_update(subject, theta, apply, "metastep.rules.Update", Update._fields)
+    given: Any
+    if isinstance(rule, ActorCriticRule):
+        subject.require("stepsize" in names, f"`hyperparameters` must have 'stepsize' among them, got {names!r}")
+        theta, given, followed = _TINY.initial(keys[0], _LEARNERS), _batch(keys), ("advantage", "target")
+        chosen: Values = {name: jnp.full(_LEARNERS, 0.01, jnp.float32) for name in names}
+        what, kind, fields = "a batch that is", "metastep.rules.actor_critic.Trained", [*Trained._fields]
+    else:
+        theta, gradient, natural = jax.random.normal(keys[0], (3, _LEARNERS, _PARAMETERS), jnp.float32)
+        mean_return, error, num_steps, drawn = jax.random.uniform(keys[1], (4, _LEARNERS), jnp.float32, 0.1, 0.9)
+        dampings = rule.damping if isinstance(rule.damping, tuple) else (rule.damping,)
+        more = tuple(natural * (2.0 + index) for index in range(len(dampings) - 1))
+        given, followed = (
+            Estimate(mean_return, error, gradient, natural, num_steps, more),
+            ("gradient", "natural_gradient"),
+        )
+        chosen = {name: jnp.zeros(_LEARNERS, jnp.int32) if name == "direction" else drawn for name in names}
+        direction = subject.trace("direction", rule.direction, given)
+        subject.is_array("what `direction` returns", direction, theta.shape)
+        what, kind, fields = "a direction that is zero or", "metastep.rules.Update", [*Update._fields]
 
-    def evaluate(theta: Array, estimate: Estimate, chosen: Values) -> tuple[Any, ...]:
-        """Two updates, so that the state is not the first one."""
-        start = rule.init(theta)
-        first = rule.apply(theta, estimate, chosen, start)
-        second = rule.apply(first.theta, estimate, chosen, first.state)
-        return start, rule.direction(estimate), second
+    def apply(theta: Array, state: Any, chosen: Values, given: Any) -> tuple[Any]:
+        if isinstance(rule, ActorCriticRule):
+            return (rule.apply(_TINY, theta, given, chosen, state, keys[0]),)
+        return (rule.apply(theta, given, chosen, state),)
 
-    inputs = theta, estimate, chosen
-    others = jax.tree.map(lambda array: array.at[0].add(jnp.asarray(0.5, array.dtype)), inputs)
-    *_, last = subject.independent(("init", "direction", "apply"), evaluate, inputs, others)
-    # The first learner has no gradient, the next ones have gradients that are not finite.
-    values = jnp.asarray([0.0, jnp.nan, jnp.inf], jnp.float32)[:, None]
-    gradients = {name: getattr(estimate, name).at[:3].set(values) for name in ("gradient", "natural_gradient")}
-    broken = estimate._replace(**gradients)
-    after = rule.apply(last.theta, broken, chosen, last.state)
-    stuck = np.asarray(unusable(rule.direction(broken)))
-    stays = same(*(jax.tree.map(lambda array: array[stuck], (each.theta, each.state)) for each in (last, after)))
-    must = "must leave theta and state, and be flagged; `metastep.rules.guard` helps"
-    stays = stays and np.asarray(after.flagged)[stuck].all()
-    subject.require(stays, f"a direction that is zero or not finite {must}")
-    subject.require(np.isfinite(after.theta).all(), "theta must stay finite where a gradient is not")
-    if rule.is_along_a_line:
-
-        def moved(theta: Array, stepsize: float) -> Any:
-            chosen = {name: jnp.full(_LEARNERS, stepsize, jnp.float32) for name in names}
-            return np.asarray(rule.apply(theta, estimate, chosen, last.state).theta - theta)
-
-        origin = jnp.zeros_like(theta)
-        unit = moved(origin, 1.0)
-        for start, stepsize in ((last.theta, 0.0), (last.theta, 1.0), (origin, 0.25), (last.theta, 2.0)):
-            wrong = "theta' - theta is not h times a vector that depends on neither h nor theta"
-            along = np.allclose(moved(start, stepsize), stepsize * unit, 1e-4, 1e-4)
-            subject.require(along, f"`is_along_a_line` is True, but {wrong}")
-
-
-def _check_update(
-    subject: Subject, theta: Array, apply: Callable[[Any], Any], kind: str, fields: tuple[str, ...]
-) -> None:
-    state = subject.trace("init", subject.part.init, theta)
+    state = subject.trace("init", rule.init, theta)
     for leaf in jax.tree.leaves(state):
-        first = leaf.shape[:1] == theta.shape[:1]
-        subject.require(first, f"an array of the state has shape {leaf.shape}, its first axis must be the learners'")
-    after = subject.trace("apply", apply, state)
+        right = leaf.shape[:1] == theta.shape[:1]
+        subject.require(right, f"an array of the state has shape {leaf.shape}, its first axis must be the learners'")
+    (after,) = subject.trace("apply", apply, theta, state, chosen, given)
     subject.has_fields("apply", after, kind, fields)
     subject.is_array("the theta that `apply` returns", after.theta, theta.shape)
-    subject.is_array("`flagged`", after.flagged, theta.shape[:1], np.bool_)
     subject.same_state("what `apply` returns", after.state, state)
-    for field in set(fields) - {"theta", "state", "flagged"}:
-        subject.is_array(f"`{field}`", getattr(after, field), theta.shape[:1])
+    for field in fields[2:]:
+        subject.is_array(
+            f"`{field}`", getattr(after, field), (_LEARNERS,), np.bool_ if field == "flagged" else np.float32
+        )
+    # A second update, whose state is not the first one; then the first learners are others, and follow something unusable.
+    (begun,) = subject.call("apply", jax.jit(apply), theta, rule.init(theta), chosen, given)
+    usual, is_other = (begun.theta, begun.state, chosen), np.arange(_LEARNERS) < len(_UNUSABLE)
+    others = jax.tree.map(lambda array: array.at[is_other].add(jnp.asarray(0.5, array.dtype)), usual)
+    unusable_rows = jnp.asarray(_UNUSABLE, jnp.float32)[:, None]
+    broken = given._replace(**{name: getattr(given, name).at[is_other].set(unusable_rows) for name in followed})
+    stuck = is_other & (np.arange(_LEARNERS) > 0)
+    if not isinstance(rule, ActorCriticRule):
+        stuck = np.asarray(unusable(rule.direction(broken)))
+    (last,), (beside,) = subject.independent(
+        ("apply",), apply, (*usual, given), (*others, broken), lambda array: array[~is_other]
+    )
+    stays = same(*(jax.tree.map(lambda array: array[stuck], each[:2]) for each in (others, beside)))
+    must = "must leave theta and state, and be flagged; `metastep.rules.guard` helps"
+    subject.require(stays and np.asarray(beside.flagged)[stuck].all(), f"{what} not finite {must}")
+    subject.require(np.isfinite(beside.theta).all(), "theta must stay finite where a gradient is not")
+    if not rule.is_along_a_line:
+        return
+
+    def moved(theta: Array, stepsize: float) -> Any:
+        (after,) = apply(theta, last.state, {name: jnp.full(_LEARNERS, stepsize, jnp.float32) for name in names}, given)
+        return np.asarray(after.theta - theta)
+
+    origin = jnp.zeros_like(theta)
+    unit = moved(origin, 1.0)
+    for start, stepsize in ((last.theta, 0.0), (last.theta, 1.0), (origin, 0.25), (last.theta, 2.0)):
+        wrong = "theta' - theta is not h times a vector that depends on neither h nor theta"
+        along = np.allclose(moved(start, stepsize), stepsize * unit, 1e-4, 1e-4)
+        subject.require(along, f"`is_along_a_line` is True, but {wrong}")
 
 
-def _check_on_batches(subject: Subject, rule: ActorCriticRule, key: Array) -> None:
-    names = rule.hyperparameters
-    subject.require("stepsize" in names, f"`hyperparameters` must have 'stepsize' among them, got {names!r}")
-    theta = _TINY.initial(key, _LEARNERS)
-    chosen = {name: jnp.full(_LEARNERS, 0.01, jnp.float32) for name in names}
-    keys, shape = jax.random.split(key, 4), (_LEARNERS, _BATCH)
+def _batch(keys: Array) -> Experience:
+    """Return a random batch of steps of every learner."""
+    shape, each, lane = (_LEARNERS, _BATCH), jnp.zeros(_LEARNERS, jnp.float32), jnp.zeros((_LEARNERS, 1), jnp.float32)
     observation = jax.random.normal(keys[0], (*shape, _TINY.num_observations), jnp.float32)
-    action, advantage, target = (jax.random.normal(one, shape, jnp.float32) for one in keys[1:])
-    density, each = jnp.full(shape, -1.0, jnp.float32), jnp.zeros(_LEARNERS, jnp.float32)
-    lane = jnp.zeros((_LEARNERS, 1), jnp.float32)
-    lanes = Lanes((), lane, lane, lane, lane > 0.0)
-    batch = Experience(
+    action, advantage, target = jax.random.normal(keys[1], (3, *shape), jnp.float32)
+    density, lanes = jnp.full(shape, -1.0, jnp.float32), Lanes((), lane, lane, lane, lane > 0.0)
+    return Experience(
         observation, action[..., None], density, target + 0.1, advantage, target, each, each, each, each, lanes
     )
 
-    def evaluate(theta: Array, batch: Experience, chosen: Values) -> tuple[Any, ...]:
-        start = rule.init(theta)
-        return start, rule.apply(_TINY, theta, batch, chosen, start, key)
 
-    def apply(state: Any) -> Trained:
-        return rule.apply(_TINY, theta, batch, chosen, state, key)
+def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num_updates: int = 3) -> None:
+    """Raise `InputError` with one sentence unless the controller keeps the contract that the shared loop relies on.
 
-    _check_update(subject, theta, apply, "metastep.rules.actor_critic.Trained", Trained._fields)
-    broken = batch._replace(advantage=batch.advantage.at[0].set(jnp.nan), target=batch.target.at[0].set(jnp.inf))
-    changed = theta.at[0].add(0.5), broken, chosen
-    subject.independent(("init", "apply"), evaluate, (theta, batch, chosen), changed)
-    start, stuck = jax.jit(evaluate)(*changed)
-    stays = same(*(jax.tree.map(lambda array: array[0], each) for each in ((changed[0], start), stuck[:2])))
-    wrong = "a batch that is not finite must leave theta and state, and be flagged"
-    subject.require(stays and bool(stuck.flagged[0]), wrong)
+    Checked: the declared fields; that proposals are finite float32 numbers of shape (learners, coordinates), also for learners
+    whose estimate is not finite; that the same tasks give the same bits; that `propose` changes nothing; that proposals for a
+    learner do not depend on other learners; that a controller with `is_memoryless` proposes the same after a new `init`; and
+    that it reports one number for each learner and update.
+
+    The controller must be trained (`prepared`) if it has to be; `mdp` is any meta-MDP with blocks of at least two learners.
+    """
+    subject = named("controller", controller)
+    subject.declares(is_memoryless=bool, is_yardstick=bool)
+    sources: Any = controller.shaped_by
+    is_tuple = isinstance(sources, tuple) and all(isinstance(source, TaskSource) for source in sources)
+    subject.require(is_tuple, f"`shaped_by` must be a tuple of metastep.mdp.controller.TaskSource, got {sources!r}")
+
+    def propose(state: ControllerState, learners: Learners) -> Any:
+        proposal = subject.call("propose", controller.propose, state, learners)
+        subject.is_array("a proposal", proposal, (mdp.block_size, mdp.space.num_coordinates))
+        subject.require(jnp.all(jnp.isfinite(proposal)), "proposals must be finite")
+        return proposal
+
+    def run(tasks: Tasks) -> NDArray[np.float32]:
+        """Return proposals over some updates: (updates, learners, coordinates)."""
+        learners = mdp.begin(tasks)
+        state = subject.call("init", controller.init, mdp, learners)
+        proposals = []
+        for _ in range(num_updates):
+            proposal = propose(state, learners)
+            subject.require(same(proposal, controller.propose(state, learners)), "propose must change nothing")
+            if controller.is_memoryless:
+                again = controller.propose(controller.init(mdp, learners), learners)
+                wrong = "`is_memoryless` is True, but a new `init` changes its proposals"
+                subject.require(same(proposal, again), wrong)
+            after = mdp.advance(learners, proposal)
+            state = subject.call("observe", controller.observe, state, learners, proposal, after)
+            learners = after
+            proposals.append(np.asarray(proposal))
+        report = subject.call("report", controller.report, state)
+        subject.require(isinstance(report, dict), f"`report` must return a dict, got a {type(report).__name__}")
+        for what, value in report.items():
+            subject.is_array(f"{what!r} of `report`", value, (num_updates, mdp.block_size), np.number)
+        return np.stack(proposals)
+
+    tasks, others = _neighbours(subject, mdp, seed)
+    first = run(tasks)
+    subject.require(same(first, run(tasks)), "the same tasks must give the same bits")
+    subject.require(same(first[:, 1:], run(others)[:, 1:]), "a proposal must not depend on other learners")
+    # A learner without a usable estimate must get a finite proposal, now and later.
+    learners = mdp.begin(tasks)
+    estimate = jax.tree.map(lambda array: array.at[0].set(jnp.nan), learners.estimate)
+    broken = learners._replace(estimate=estimate, flagged=learners.flagged.at[0].set(True))
+    state = subject.call("init", controller.init, mdp, broken)
+    proposal = propose(state, broken)
+    propose(subject.call("observe", controller.observe, state, broken, proposal, broken), broken)
+
+
+def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
+    """Raise `InputError` with one sentence unless the feature keeps the contract of `metastep.features.Feature`.
+
+    Checked: that it has a name, a size and as many names of columns and bounds; that it gives float32 numbers of shape
+    (learners, size); that the same learners give the same bits; and that a learner's numbers do not depend on other learners.
+    `mdp` is any meta-MDP that has such features, with blocks of at least two learners.
+    """
+    subject = named("feature", feature)
+    size = subject.call("size", feature.size, mdp)
+    subject.require(isinstance(size, int) and size >= 1, f"`size` must be a whole number of at least 1, got {size!r}")
+    columns: Any = subject.call("columns", feature.columns, mdp)
+    is_right = isinstance(columns, tuple) and all(isinstance(word, str) and word for word in columns)
+    is_right = is_right and len(columns) == len(set(columns)) == size
+    subject.require(is_right, f"`columns` must be a tuple of {size} different names, got {columns!r}")
+    bounds: Any = subject.call("bounds", feature.bounds, mdp)
+    is_pair = isinstance(bounds, tuple) and [np.shape(each) for each in bounds] == [(size,)] * 2
+    is_right = is_pair and all(low <= high for low, high in zip(*bounds, strict=True))
+    subject.require(is_right, f"`bounds` must be {size} lower and {size} upper ones, at least as high, got {bounds!r}")
+
+    def evaluate(learners: Learners) -> tuple[Any]:
+        return (features.evaluate(feature, mdp.diagnostics(learners), mdp.block_size),)
+
+    learners, others = (mdp.begin(tasks) for tasks in _neighbours(subject, mdp, seed))
+    (found,) = subject.trace("__call__", evaluate, learners)
+    subject.is_array("what `__call__` returns", found, (mdp.block_size, size))
+    subject.independent(("__call__",), evaluate, (learners,), (others,))
+
+
+def _neighbours(subject: Subject, mdp: MetaMDP, seed: int) -> tuple[Tasks, Tasks]:
+    """Return tasks, and the same tasks and policies for all learners but the first."""
+    subject.require(mdp.block_size >= 2, f"the check needs blocks of at least 2 learners, got {mdp.block_size}")
+    tasks = mdp.tasks(seed, Stream.VALIDATION, 0)
+    return tasks, tasks._replace(theta=tasks.theta.at[0].add(0.5), context=tasks.context.at[0].set(tasks.context[1]))
 
 
 def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:

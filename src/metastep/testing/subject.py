@@ -1,7 +1,8 @@
 """How contracts are stated: a `Subject` calls the part under check and turns each broken promise into one sentence."""
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -47,14 +48,14 @@ class Subject:
 
     def is_hashable(self) -> None:
         """Check that equal copies select one compiled program."""
+        twin = copy.copy(self.part)
         try:
-            hash(self.part)
+            equal = twin == self.part and hash(twin) == hash(self.part)
         except TypeError as error:
             advice = "make it a frozen dataclass with tuples for lists"
             self.require(False, f"it must be hashable to select a compiled program, but {error}; {advice}")
-        twin = copy.copy(self.part)
         wrong = "a copy is not equal to the original, so every new object would compile again"
-        self.require(twin == self.part and hash(twin) == hash(self.part), f"{wrong}; make it a frozen dataclass")
+        self.require(equal, f"{wrong}; make it a frozen dataclass")
 
     def call(self, what: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         """Call a method of the part; any exception becomes a sentence."""
@@ -93,13 +94,13 @@ class Subject:
         rest: Callable[[Any], Any] = lambda array: array[1:],
         others: str = "other learners",
     ) -> Any:
-        """Do what `repeat` does, and check that the `rest` of the results stays where only others were changed."""
+        """Do what `repeat` does, and check that the `rest` of the results stays where only others were changed; return both."""
         program = jax.jit(function)
         usual, beside = self.repeat(methods, program, *inputs), program(*changed)
         for method, *results in zip(methods, usual, beside, strict=True):
             alone = same(*(jax.tree.map(rest, each) for each in results))
             self.require(alone, f"what `{method}` gives for a learner must not depend on {others}")
-        return usual
+        return usual, beside
 
     def is_array(self, what: str, value: Any, shape: tuple[int, ...], dtype: Any = np.float32) -> None:
         """Check shape and dtype; `np.number` stands for any kind of number."""
@@ -108,6 +109,16 @@ class Subject:
         wanted = "a number" if dtype is np.number else jnp.dtype(dtype).name
         self.require(jnp.issubdtype(value.dtype, dtype), f"{what} has dtype {value.dtype}, it must be {wanted}")
 
+    def is_tuple(self, method: str, found: Any, field: str, shape: tuple[int, ...], *, pieces: bool = False) -> None:
+        """Check a tuple of as many arrays of a shape as a field declares; `pieces` may hold several in further first axes."""
+        kind, declared = type(found).__name__, getattr(self.part, field)
+        self.require(isinstance(found, tuple), f"`{method}` returns a {kind}, it must return a tuple of arrays")
+        leading = [piece.shape[: len(piece.shape) - len(shape)] if pieces else () for piece in found]
+        for index, piece in enumerate(found):
+            self.is_array(f"array {index} of `{method}`", piece, (*leading[index], *shape))
+        num = sum(map(math.prod, leading))
+        self.require(num == declared, f"`{method}` returns {num} numbers, but {field} is {declared}")
+
     def same_state(self, what: str, after: Any, before: Any) -> None:
         """Check that a state keeps its structure, shapes and dtypes."""
         old, new = (str(jax.tree.structure(each)) for each in (before, after))
@@ -115,7 +126,7 @@ class Subject:
         for leaf, first in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
             self.is_array(f"a field of {what}", leaf, first.shape, first.dtype)
 
-    def has_fields(self, what: str, value: Any, kind: str, fields: tuple[str, ...]) -> None:
+    def has_fields(self, what: str, value: Any, kind: str, fields: Sequence[str]) -> None:
         """Check that a method returned a record with these fields."""
         for field in fields:
             self.require(hasattr(value, field), f"`{what}` must return a {kind}, its result has no `{field}`")

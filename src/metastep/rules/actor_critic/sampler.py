@@ -31,8 +31,7 @@ from metastep.rules.actor_critic.experience import (
     steps_of,
     temporal_differences,
 )
-from metastep.simulation.engine import compiled
-from metastep.simulation.host import draw_seeds, numbers_last, require_host_env
+from metastep.simulation.engine import compiled, draw_seeds, numbers_last, require_host_env
 from metastep.simulation.rollouts import require_fit
 from metastep.simulation.sums import mean_and_error
 
