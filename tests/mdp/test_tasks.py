@@ -49,11 +49,7 @@ GOOD = '{"putter_length": 0.8, "friction": 0.1}'
         ("t.json", f"[{GOOD}, 3]", "row 2 is 3.0, allowed is an object with putter_length, friction."),
         ("t.json", GOOD, " holds a dict, allowed is a list of objects."),
         ("t.json", "[", " is not valid JSON: "),
-        (
-            "t.json",
-            f'[{{"putter_length": 1{"0" * 400}, "friction": 0.1}}]',
-            "putter_length = inf, allowed is [0.7, 1].",
-        ),
+        ("t.json", '[{"putter_length": 1e999, "friction": 0.1}]', "putter_length = inf, allowed is [0.7, 1]."),
         ("t.txt", "", " ends in '.txt', allowed are .csv and .json."),
     ],
 )
