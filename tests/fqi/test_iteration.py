@@ -115,7 +115,7 @@ def test_the_continuous_maximum_is_attained_and_above_every_action_tried(choices
     best = function.maximum(observation)
     assert (best.value >= fitted.values(observation).max(axis=(1, 2))).all()
     draw, at_best = np.random.default_rng(0), []
-    for own, bounds in zip(function.by_branch, MENU.values(), strict=True):
+    for own, bounds in function.by_branch:
         inputs = all_actions(observation, draw.uniform(*bounds.axis, 500).astype(np.float32))
         tried = np.minimum(*(head.predict(inputs) for head in own)).reshape(50, -1)
         assert (tried <= best.value[:, None] + 1e-13).all()
@@ -199,7 +199,7 @@ def test_follows_scikit_learns_manner(data):
             "'middle' must be 'smallest' where fqi.maximum is 'continuous'",
         ),
         ({"stepsize_high": 1.0}, {}, "stepsize spans"),
-        ({"stepsize_low": 5.0}, {}, "low is 5.0 and high 4.0"),
+        ({"stepsize_low": 5.0}, {}, "stepsize_low: 5.0 must lie below stepsize_high = 4.0"),
         ({"stepsize_scale": "log"}, {}, "must be positive on a log scale"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, {}, "too many"),
         ({"menu": {"": MENU["plain"]}}, {}, r"fqi\.menu: .* must give one name or more"),

@@ -203,7 +203,7 @@ def test_the_tie_rule_is_kept_and_changes_only_the_step(menu_model, tmp_path):
     rows, heads = menu_transitions(200, 4, seed=1).observation, [own.heads for own in menu_model.q_functions]
     values, smallest = menu_model.values(rows), menu_model.act(rows)
     branch, is_best = smallest[:, 0].astype(int), values.max(axis=2, keepdims=True) == values
-    grids = np.stack([own.grid for own in menu_model.record.stepsizes.values()])
+    grids = np.stack([own.grid(own.num) for own in menu_model.record.stepsizes.values()])
     last = [grids[b, np.flatnonzero(tied[b])[-1]] for b, tied in zip(branch, is_best, strict=True)]
     largest = model_of_heads(replace(menu_model.record, ties="largest"), heads)
     save_model(largest, tmp_path / "m")
@@ -364,7 +364,7 @@ def test_tensors_that_do_not_belong_are_named(content, tmp_path, change, sentenc
         (1, {"name": ""}, "must have a name each, given once"),
         (1, {"low": "0"}, r"model record: branches\.1\.low"),
         (1, {"scale": "log"}, "must be positive on a log scale"),
-        (2, {"high": 0.001}, "low is 0.01 and high 0.001"),
+        (2, {"high": 0.001}, "low: 0.01 must lie below .*high = 0.001"),
     ],
 )
 def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, branch, change, sentence):

@@ -140,8 +140,7 @@ class SingleAction(Controller):
             raise InputError(f"single-action: only {usable.sum()} of {len(targets)} runs ended with a finite return.")
         regressor: Any = run.regressor()
         head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
-        steps = run.mdp.space.branches[""]
-        stepsizes = {"": Stepsizes(steps.low, steps.high, run.num_stepsizes, scale=steps.scale)}
+        stepsizes = {"": Stepsizes(**vars(run.mdp.space.branches[""]), num=run.num_stepsizes)}
         return replace(self, regression=QFunction((head,), stepsizes), contexts=run.task_list, num_steps=num_steps)
 
     @property
