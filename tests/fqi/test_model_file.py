@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from metastep._core.errors import InputError
-from metastep._core.storage import decode, encode, read_tensors, write_tensors
+from metastep._core.storage import read_tensors, write_tensors
 from metastep.fqi import (
     ExtraTrees,
     MetaFQI,
@@ -129,9 +129,9 @@ def test_corruptions_with_a_right_checksum_are_refused_or_give_a_model_whose_wal
         # Half of them in the header, which is a small part of the file.
         size = length if draw.integers(2) else len(content)
         damaged = _corrupted(content[:size], draw) + content[size:]
-        with suppress(ValueError):  # what cannot be read cannot be signed
-            damaged = encode(*decode(damaged, verify=False))
         (tmp_path / "m").write_bytes(damaged)
+        with suppress(ValueError):  # what cannot be read cannot be signed
+            write_tensors(tmp_path / "m", *read_tensors(tmp_path / "m", verify=False))
         try:
             loaded = load_model(tmp_path / "m")
         except InputError:

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError
 from metastep._core.numerics import to_uniform
 from metastep._core.parallel import count_threads
-from metastep._core.registry import check_options
-from metastep._core.settings import Count, check_fields
+from metastep._core.settings import Count, check_fields, check_options
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import Bools, Floats, HostStep, Restartable, Seeds

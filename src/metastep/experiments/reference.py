@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from metastep import controllers, policies, rules
 from metastep._core.errors import shown
 from metastep._core.registry import Registry
-from metastep._core.settings import plainly, settings_of
+from metastep._core.settings import REQUIRED, plainly, settings_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
 
@@ -113,7 +113,8 @@ def sentence(error: ValidationError) -> str:
             return f"{dotted}: is missing, it must be set."
         needed = [key for key, inner in section.model_fields.items() if inner.is_required()]
         registry, name = _REGISTRIES.get(section.__name__), section.model_fields.get("name")
-        needed += registry.required(name.default) if registry is not None and name is not None else []
+        options = registry.options(name.default) if registry is not None and name is not None else {}
+        needed += [option for option, default in options.items() if default is REQUIRED]
         return f"{dotted}: is missing, it must be a table [{dotted}]{' with ' * bool(needed)}{', '.join(needed)}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
         return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")

@@ -13,8 +13,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
 from metastep.policies import Arrays, Policy, flatten
 from metastep.simulation.engine import Engine, compiled, engine_of
-from metastep.simulation.rollouts import Rollout, Trajectories
-from metastep.simulation.sums import Sums, sums_of
+from metastep.simulation.rollouts import Rollout, Sums, Trajectories, sums_of
 
 FisherSolver = Literal["closed", "cg", "truncated"]
 DampingKind = Literal["relative", "absolute"]
