@@ -177,29 +177,29 @@ def test_without_locks_only_old_leftovers_are_removed(tmp_path, monkeypatch, cap
     for path in (young, old):
         path.write_bytes(b"")
     os.utime(old, (time.time() - 2 * 86400,) * 2)
-    assert storage.remove_leftovers(tmp_path) == 1
+    storage.remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, "file"]
     assert capsys.readouterr().err.count("warning: the file system has no locks") == 1
 
 
 def test_only_temporary_files_of_dead_writers_are_leftovers(tmp_path, monkeypatch):
-    removed = []
+    left = []
 
     def around(name, call, *arguments):
         done = call(*arguments)
-        if name == "create" and len(removed) < 2:  # between creation and lock: the writer tries again
-            removed.append(storage.remove_leftovers(tmp_path))
-        if name == "write":
-            removed.append(storage.remove_leftovers(tmp_path))
+        # Between creation and lock the writer tries again.
+        if name == "write" or (name == "create" and len(left) < 2):
+            storage.remove_leftovers(tmp_path)
+            left.append(len(list(tmp_path.iterdir())))
         return done
 
     watch(around, monkeypatch.setattr)
     storage.write_atomically(tmp_path / "file", b"data")
-    assert removed == [1, 1, 0]
+    assert left == [0, 0, 1]
     ours, others = ".block.0123456789abcdef.tmp", ["notes.tmp", ".swap.tmp", "block.0123456789abcdef.tmp"]
     for name in [ours, *others]:
         (tmp_path / name).write_bytes(b"")
-    assert storage.remove_leftovers(tmp_path) == 1
+    storage.remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "file"])
 
 

@@ -68,11 +68,12 @@ class Registry(Generic[Part]):
     def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
         """Build a part of a configuration: `given` goes to the factory first, `field` is what sentences name."""
         factory, place = self.entry(name, field).factory, field or self.options_field
-        check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=place)
-        needed = [option for option, default in (parameters_of(factory) or {}).items() if default is REQUIRED]
-        for missing in needed[len(given) :]:
-            if missing not in options:
-                raise InputError(f"{place}.{missing}: is missing, {name} cannot be built without it.")
+        if (parameters := parameters_of(factory)) is not None:
+            known = [option for option in [*parameters][len(given) :] if option not in self.hidden]
+            check_options(name, options, factory, known, place)
+            for option in known:
+                if option not in options and parameters[option] is REQUIRED:
+                    raise InputError(f"{place}.{option}: is missing, {name} cannot be built without it.")
         try:
             return factory(*given, **options)
         except TypeError as error:

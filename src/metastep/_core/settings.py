@@ -3,7 +3,7 @@
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from types import UnionType
@@ -103,20 +103,9 @@ def parameters_of(factory: Callable[..., Any]) -> dict[str, Any] | None:
 
 
 def check_options(
-    name: str,
-    options: Mapping[str, Any],
-    factory: Callable[..., Any],
-    *,
-    field: str,
-    more: tuple[str, ...] = (),
-    skip: int = 0,
-    hidden: tuple[str, ...] = (),
+    name: str, options: Mapping[str, Any], factory: Callable[..., Any], known: Sequence[str], field: str
 ) -> None:
-    """Refuse options that `factory` and `more` do not name, or with values of other types; `**keywords` take anything."""
-    parameters = parameters_of(factory)
-    if parameters is None:
-        return
-    known = [parameter for parameter in (*more, *[*parameters][skip:]) if parameter not in hidden]
+    """Refuse options that are not known, or with values of other types than the factory's parameters."""
     for option in options:
         if option not in known:
             raise not_registered(field, option, known, f"is not an option of {name}")

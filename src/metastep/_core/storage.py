@@ -130,21 +130,16 @@ def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *
     return True
 
 
-def remove_leftovers(folder: str | Path) -> int:
-    """Remove the temporary files of killed processes, but not those of running ones; return how many."""
-    removed = 0
-    for path in sorted(Path(folder).iterdir()):
-        if not is_temporary(path.name):
-            continue
+def remove_leftovers(folder: str | Path) -> None:
+    """Remove the temporary files of killed processes, but not those of running ones."""
+    for path in [path for path in Path(folder).iterdir() if is_temporary(path.name)]:
         with suppress(OSError):  # renamed meanwhile, being written now, or of another user
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if _lock(descriptor, fcntl.LOCK_NB) or os.fstat(descriptor).st_mtime < time.time() - _DAY:
                     shutil.rmtree(path) if path.is_dir() else os.unlink(path)
-                    removed += 1
             finally:
                 os.close(descriptor)
-    return removed
 
 
 def is_temporary(name: str) -> bool:

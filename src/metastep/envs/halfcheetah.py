@@ -179,6 +179,6 @@ def half_cheetah(
     known = {each: {entry.name for entry in fields(each)} for each in kinds.values()}
     others = set().union(*known.values()) - known[kind] if is_auto else set()
     label = "halfcheetah" if is_auto else f"halfcheetah on engine {engine!r}"
-    more = ("engine", *sorted(others))
-    check_options(label, options, kind, field="env.options", more=more, hidden=("context_space",))
+    own = [entry.name for entry in fields(kind) if entry.name != "context_space"]
+    check_options(label, options, kind, ["engine", *sorted(others), *own], "env.options")
     return kind(**{name: value for name, value in options.items() if name not in others})

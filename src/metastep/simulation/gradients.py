@@ -59,11 +59,9 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
     """
     fisher = _fisher_block(estimator.rollout, sums)
     size = fisher.shape[-1]
-    if estimator.damping_kind == "relative":
-        trace = jnp.trace(fisher, axis1=-2, axis2=-1)
-        damped = fisher + (damping / size) * trace[:, None, None] * jnp.eye(size, dtype=jnp.float32)
-    else:
-        damped = fisher + damping * jnp.eye(size, dtype=jnp.float32)
+    trace = jnp.trace(fisher, axis1=-2, axis2=-1)[:, None, None]
+    ridge = (damping / size) * trace if estimator.damping_kind == "relative" else damping
+    damped = fisher + ridge * jnp.eye(size, dtype=jnp.float32)
     right = jnp.swapaxes(_by_action(estimator.rollout.policy, sums.gradient), -1, -2)  # (learners, 1 + s, actions)
 
     def image(vector: Array) -> Array:
