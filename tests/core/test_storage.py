@@ -324,10 +324,6 @@ def test_foreign_tensor_files_are_refused(tmp_path):
         path.write_bytes(save({"a": np.zeros(2)}, metadata=metadata))
         with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
             storage.read_tensors(path, verify=False)
-    for length, rest in ((2**63, b"{}"), (3, b"{}"), (20 << 20, b" " * (20 << 20))):
-        path.write_bytes(length.to_bytes(8, "little") + rest)
-        with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
-            storage.read_tensors(path)
 
 
 def test_the_environment_record_names_versions_and_device():
