@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 import metastep
 from metastep.cli import app
 from metastep.experiments.reference import literal, section_in
+from metastep.experiments.schema import PartSection
 from metastep.features.diagnostics import DIAGNOSTICS
 
 DOCS = Path(__file__).resolve().parent
@@ -50,8 +51,8 @@ def configuration() -> str:
     return "\n\n".join(_sections(metastep.Experiment, "", "Settings outside any section."))
 
 
-def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str]:
-    """Yield a section, then the sections inside it."""
+def _sections(schema: type[BaseModel], path: str, sentence: str, part: str = "") -> Iterator[str]:
+    """Yield a section, then the sections inside it; `part` is the name of a part by default."""
     rows, inner = ["| setting | what is allowed | default | meaning |", "|---|---|---|---|"], {}
     for name, field in schema.model_fields.items():
         if section := section_in(field.annotation):
@@ -60,13 +61,16 @@ def _sections(schema: type[BaseModel], path: str, sentence: str) -> Iterator[str
                 continue
         default = "not set" if field.default is None else f"`{literal(field.default)}`"
         default = "must be set" if field.is_required() else default
+        default = f"`{literal(part)}`" if name == "name" and part else default
         cells = (f"`{name}`", _allowed(field.annotation, field.metadata), default, field.description or "")
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     yield "\n\n".join([f"## `[{path}]`" if path else "## Top level", sentence, "\n".join(rows)])
     for name, section in inner.items():
         field = schema.model_fields[name]
         place = f"{path}.{name}".lstrip(".") + (".NAME" if get_origin(field.annotation) is dict else "")
-        yield from _sections(section, place, inspect.getdoc(section) or field.description or "")
+        part = field.default.name if isinstance(field.default, PartSection) else ""
+        sentences = [field.description] * (section is PartSection) + [inspect.getdoc(section)]
+        yield from _sections(section, place, " ".join(filter(None, sentences)), part)
 
 
 def _allowed(kind: Any, metadata: Any = ()) -> str:

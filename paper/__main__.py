@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from metastep import InputError
-from metastep.cli.frame import guarded, main, print_findings, watch, working
-from metastep.cli.options import ForceOption, Scale, SetOption, YesOption
+from metastep.cli.frame import ForceOption, Scale, SetOption, YesOption, guarded, main, print_findings, watch, working
 from paper.registry import IDS
 
 app = typer.Typer(

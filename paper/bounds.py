@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from metastep.envs import REGISTRY
-from metastep.report.figures import CONTRAST, MAIN, Ink, Panel, picture, tint
+from metastep.report.figures import CONTRAST, MAIN, Panel, picture
 from metastep.report.tables import number
 from paper.outcome import Outcome, Product, Verdict
 from paper.theory.measure import BoundRow, Effort, measure_bounds
@@ -76,11 +76,11 @@ def _bound_panel(title: str, rows: Sequence[BoundRow]) -> Panel:
     bars = shown - np.maximum(low, 0.5 * shown), np.maximum(high - shown, 0.0)
     note = f"n = {len(rows)}, of the bound:\nmedian {np.median(tightness):.2g}, largest {max(tightness):.2g}"
 
-    def draw(axes: Axes, ink: Ink) -> None:
-        limit, ends = tint(CONTRAST, 0, ink), np.array([bound.min() * 0.8, bound.max() * 1.25])
+    def draw(axes: Axes) -> None:
+        limit, ends = CONTRAST, np.array([bound.min() * 0.8, bound.max() * 1.25])
         axes.plot(ends, ends, color=limit, linewidth=1.4, zorder=2)
         axes.text(ends[1], ends[1], "bound", color=limit, fontsize=8, ha="right", va="bottom")
-        axes.errorbar(bound, shown, yerr=bars, color=tint(MAIN, 0, ink), **_DOTS)
+        axes.errorbar(bound, shown, yerr=bars, color=MAIN, **_DOTS)
         axes.set(xscale="log", yscale="log", xlabel="bound", ylabel="measured")
         axes.text(0.98, 0.03, note, transform=axes.transAxes, ha="right", va="bottom", fontsize=7)
 

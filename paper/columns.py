@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastep import Comparison
-from metastep.report.figures import Line, Panel, curves, line_of, picture, whiskers
+from metastep.report.figures import Line, Panel, curves, family_shade, line_of, picture, whiskers
 from paper.claims import Judged
 from paper.outcome import Product
 from paper.workbench import PresetRun, Workbench
@@ -103,7 +103,7 @@ def fixed_lines(comparison: Comparison, steps: Sequence[float]) -> list[Line]:
     lines = []
     for index, (name, step) in enumerate((step_name(step), step) for step in steps):
         is_tuned, place = step == tuned_step(comparison), index / max(len(steps) - 1, 1)
-        line = line_of(comparison, name, shade=("warm", place), is_dashed=is_tuned, has_band=is_tuned)
+        line = line_of(comparison, name, shade=family_shade("warm", place), is_dashed=is_tuned, has_band=is_tuned)
         lines.append(line._replace(label=f"{name}, tuned") if is_tuned else line)
     return lines
 

@@ -23,7 +23,7 @@ from scipy import stats
 
 from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.mdp.history import Transitions
-from metastep.report.figures import CONTRAST, MAIN, Ink, Line, Panel, Shade, curves, ink_of, picture
+from metastep.report.figures import CONTRAST, MAIN, Line, Panel, curves, family_shade, picture
 from paper.outcome import Outcome, Product, Verdict
 from paper.workbench import Workbench
 
@@ -135,7 +135,7 @@ def fig1(bench: Workbench) -> Product:
         for update in range(_UPDATES + 1)
     ]
     heights = np.array([[rollout.returns for rollout in run] for run in runs])  # (seeds, iterations, updates + 1)
-    shades: list[Shade] = [CONTRAST, *(("cool", index / (_ITERATIONS - 1)) for index in range(1, _ITERATIONS))]
+    shades = [CONTRAST, *(family_shade("cool", index / (_ITERATIONS - 1)) for index in range(1, _ITERATIONS))]
     lines = [Line(f"N = {index + 1}", heights[:, index], shade) for index, shade in enumerate(shades)]
     caption = (
         "Two hills. Left: from the start, the greedy model (N = 1) climbs the low hill; one that plans ahead (N = 2) steps "
@@ -178,11 +178,11 @@ def _followed(seed: int, episodes: int, trees: int) -> list[Rollout]:
 
 
 def _map(run: list[Rollout]) -> Panel:
-    def draw(axes: Axes, ink: Ink) -> None:
+    def draw(axes: Axes) -> None:
         x, y = np.meshgrid(np.linspace(-1.8, 4.6, 160), np.linspace(-1.3, 4.2, 160))
         axes.contour(x, y, landscape(np.stack([x, y], axis=-1)), levels=12, cmap="Greys", linewidths=0.7)
         for rollout, name, shade in ((run[1], "N = 2", MAIN), (run[0], "N = 1", CONTRAST)):
-            axes.plot(*rollout.theta.T, "o-", color=ink_of(shade, 0, ink), markersize=4.0, label=name)
+            axes.plot(*rollout.theta.T, "o-", color=shade, markersize=4.0, label=name)
         axes.annotate("start", START, xytext=(0, -14), textcoords="offset points", fontsize=9.0, ha="center")
         axes.set(xlabel="first parameter", ylabel="second parameter", aspect="equal")
         axes.grid(visible=False)

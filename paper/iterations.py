@@ -6,7 +6,7 @@ import numpy as np
 
 from metastep import Model
 from metastep.evaluation import metric_values
-from metastep.report.figures import Panel, curves, line_of, points
+from metastep.report.figures import Panel, curves, family_shade, line_of, points
 from paper import columns
 from paper.claims import AUC, beats_every, paired, small
 from paper.columns import Column, Figure, Shown
@@ -27,7 +27,7 @@ def best_validated(model: Model, among: Sequence[int]) -> int:
 def _curve_panel(title: str, drawn: Shown, selected: int) -> Panel:
     some, lines = columns.handful(range(1, len(drawn.comparison.methods) + 1), [selected]), []
     for index, iteration in enumerate(some):
-        shade, label = ("cool", index / max(len(some) - 1, 1)), f"N = {iteration}"
+        shade, label = family_shade("cool", index / max(len(some) - 1, 1)), f"N = {iteration}"
         line = line_of(drawn.comparison, f"N={iteration}", label=label, shade=shade, has_band=False)
         lines.append(line._replace(label=f"{label}, selected", is_main=True) if iteration == selected else line)
     return curves(title, lines, ylabel=drawn.quantity)

@@ -8,7 +8,7 @@ from scipy import stats
 
 from metastep.evaluation import Comparison, join, metric_values
 from metastep.evaluation.intervals import bootstrap_interval, verdict
-from metastep.report.figures import CONTRAST, MAIN, Line, curves
+from metastep.report.figures import CONTRAST, MAIN, Line, curves, family_shade
 from metastep.report.tables import number
 from paper.claims import AUC, Judged
 from paper.columns import Column, Figure, shown
@@ -50,7 +50,7 @@ def _random_states(run: PresetRun) -> Column:
         for state, row in enumerate(states)
     ]
     # The unit of the first panel is the random state: a curve is its mean over tasks.
-    states = [Line(f"state {i}", row, ("cool", i / 4), has_band=False) for i, row in enumerate(returns[0])]
+    states = [Line(f"state {i}", row, family_shade("cool", i / 4), has_band=False) for i, row in enumerate(returns[0])]
     mean = Line("mean", returns[0].mean(axis=1), MAIN, is_main=True)
     double, single = returns.mean(axis=1)
     kinds = [Line("double Q", double, MAIN, is_main=True), Line("single Q", single, CONTRAST)]

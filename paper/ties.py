@@ -17,7 +17,7 @@ from metastep.experiments import stages
 from metastep.fqi import model_of_heads
 from metastep.fqi.maximise import Ties
 from metastep.report.document import write_picture
-from metastep.report.figures import Ink, Layout, Panel, picture
+from metastep.report.figures import Layout, Panel, picture
 from paper.columns import Column, Figure
 from paper.direction import MODEL
 from paper.facts import facts_of
@@ -95,7 +95,7 @@ def _by_rule(run: PresetRun) -> Column:
 def _panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     """Draw AUC against N for each rule, the mean over the seeds of the rows."""
 
-    def draw(axes: Axes, ink: Ink) -> None:
+    def draw(axes: Axes) -> None:
         for place, ties in enumerate(RULES):
             own = [row for row in rows if row["ties"] == ties]
             numbers = sorted({int(row["N"]) for row in own})

@@ -15,7 +15,7 @@ def _draft(picture: Picture) -> Drawing:
         for axes in picture.draw().axes
     ]
     svg = f"<svg xmlns='http://www.w3.org/2000/svg'><desc>{shown}</desc></svg>".encode()
-    return Drawing(svg, b"\x89PNG")
+    return {"svg": svg, "png": b"\x89PNG"}
 
 
 def are_on() -> bool:

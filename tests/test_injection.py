@@ -22,7 +22,7 @@ from metastep.evaluation.statistics import all_differences, differences_to_csv
 from metastep.integrations.tensorboard import TensorBoardLog
 from metastep.report import document
 from metastep.report.compose import compose
-from metastep.report.document import Command, Document, Drawing, Heading, Paragraph, Picture, Table
+from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table
 from tests.report.test_report import compared, findings
 from tests.steppers import clip_model, diagnostics
 
@@ -107,7 +107,7 @@ def outputs(folder: Any, texts: dict[str, str]) -> tuple[dict[str, Any], Documen
     words = text["prose"]
     more = [Heading(words), Paragraph(f"a {words}"), Command(words), Table((words, "b"), [(words, words)], (1,), "t")]
     report = report._replace(subtitle=words, parts=[*report.parts, *more, Picture("p", words, lambda theme: None)])
-    none = {part.name: Drawing(*[b""] * len(Drawing._fields)) for part in report.parts if isinstance(part, Picture)}
+    none = {part.name: {"svg": b"", "png": b""} for part in report.parts if isinstance(part, Picture)}
     found: dict[str, Any] = {"html": Elements(document.to_html(report, none)).found}
     found["markdown"] = rendered(document.to_markdown(report, "figures"))
 

@@ -59,31 +59,6 @@ def test_pure_leaves_fit_exactly(features):
     check_structure(forest)
 
 
-def test_smallest_split_is_respected():
-    inputs, targets = regression(200, 3, seed=0)
-    forest = ExtraTrees(5, 0.25).fit(inputs, targets, seed=0)
-    rows = np.zeros(len(forest.feature), dtype=int)
-    for root in forest.offsets[:-1]:
-        for row in inputs:
-            node = root
-            rows[node] += 1
-            while forest.feature[node] >= 0:
-                left = row[forest.feature[node]] <= forest.threshold[node]
-                node = forest.left[node] if left else forest.right[node]
-                rows[node] += 1
-    split = forest.feature >= 0
-    assert rows[split].min() >= 50
-    assert (rows > 0).all()  # both sides of every split hold rows
-    assert rows[~split].max() < 50  # targets are never constant here, so only size stops a split
-
-
-def test_does_not_depend_on_threads():
-    inputs, targets = regression(500, 5, seed=0)
-    one, many = (ExtraTrees(9, 0.02).fit(inputs, targets, seed=4, threads=threads) for threads in (1, 3))
-    for name in one._fields:
-        assert np.array_equal(getattr(one, name), getattr(many, name))
-
-
 def test_constant_targets_and_constant_inputs_are_one_leaf():
     inputs, targets = regression(50, 3, seed=0)
     for x, y in ((inputs, np.full(50, 7.0)), (np.ones_like(inputs), targets)):
@@ -109,59 +84,36 @@ def test_values_next_to_each_other_still_split():
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("options", "change", "sentence"),
     [
-        ({"inputs": np.zeros((3, 2, 1))}, "inputs has shape"),
-        ({"targets": np.zeros(4)}, "targets"),
-        ({"inputs": np.full((3, 2), np.nan)}, "must be finite"),
+        ({}, {"inputs": np.zeros((3, 2, 1))}, "inputs has shape"),
+        ({}, {"targets": np.zeros(4)}, "targets"),
+        ({}, {"inputs": np.full((3, 2), np.nan)}, "must be finite"),
+        ({"trees": 0}, {}, "fqi.regressor.trees: 0 must be greater than or equal to 1"),
+        ({"min_samples_split": 1}, {}, "min_samples_split: 1 must be greater than or equal to 2"),
+        ({"min_samples_split": 1.5}, {}, "min_samples_split: 1.5 must be less than or equal to 1"),
     ],
 )
-def test_bad_input_is_one_sentence(change, sentence):
-    good = {"inputs": np.eye(3, 2), "targets": np.arange(3.0), "seed": 0}
+def test_bad_input_is_one_sentence(options, change, sentence):
     with pytest.raises(InputError, match=sentence):
-        ExtraTrees(2, 2).fit(**(good | change))
+        ExtraTrees(**options).fit(**{"inputs": np.eye(3, 2), "targets": np.arange(3.0), "seed": 0} | change)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"trees": 0}, "fqi.regressor.trees: 0 must be greater than or equal to 1"),
-        ({"min_samples_split": 1}, "min_samples_split: 1 must be greater than or equal to 2"),
-        ({"min_samples_split": 1.5}, "min_samples_split: 1.5 must be less than or equal to 1"),
-    ],
-)
-def test_bad_options_are_one_sentence(options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        ExtraTrees(**options)
-
-
-def _state_and_step(rows: int = 4000):
-    """A value that the state explains almost alone, and whose best step, 0.3 or 0.7, depends on the state."""
-    draw = np.random.default_rng(0)
-    inputs = draw.uniform(0, 1, (rows, 3)).astype(np.float32)
+def test_state_first_is_a_forest_of_states_and_one_of_what_is_left_and_finds_steps_that_others_overlook():
+    """The state explains the value almost alone, and decides whether the best step is 0.3 or 0.7."""
+    inputs = np.random.default_rng(0).uniform(0, 1, (4000, 3)).astype(np.float32)
     best = np.where(inputs[:, 0] > 0.5, 0.7, 0.3)
-    return inputs, 10.0 * inputs[:, :2].sum(axis=1) - 4.0 * (inputs[:, 2] - best) ** 2, best
-
-
-def test_state_first_is_the_sum_of_a_forest_of_states_and_one_of_what_is_left():
-    inputs, targets, _ = _state_and_step(500)
-    forest = ExtraTrees(20, 0.05, state_first=True).fit(inputs, targets, seed=3)
+    targets = 10.0 * inputs[:, :2].sum(axis=1) - 4.0 * (inputs[:, 2] - best) ** 2
+    steps, errors = np.linspace(0, 1, 21, dtype=np.float32), []
+    for is_first in (False, True):
+        forest = ExtraTrees(20, 0.02, state_first=is_first).fit(inputs, targets, seed=1)
+        values = forest.predict(all_actions(inputs[:, :-1], steps)).reshape(len(inputs), -1)
+        errors.append(np.abs(steps[values.argmax(axis=1)] - best).mean())
+    assert errors[1] < min(0.7 * errors[0], 0.1)
     check_structure(forest)
     assert forest.num_trees == 40
     first, rest = forest.some_trees(range(20)), forest.some_trees(range(20, 40))
     assert not (first.feature == 2).any(), "the first trees must not see the step"
     assert (rest.feature == 2).any()
-    left = targets - first.predict(inputs) / 2.0
-    assert np.var(left) < 0.3 * np.var(targets)
+    assert np.var(targets - first.predict(inputs) / 2.0) < 0.3 * np.var(targets)
     np.testing.assert_allclose(forest.predict(inputs).mean(), targets.mean(), rtol=1e-6)
-
-
-def test_state_first_finds_the_step_that_a_plain_forest_overlooks():
-    inputs, targets, best = _state_and_step()
-    steps = np.linspace(0, 1, 21, dtype=np.float32)
-    errors = []
-    for first in (False, True):
-        forest = ExtraTrees(20, 0.02, state_first=first).fit(inputs, targets, seed=1)
-        values = forest.predict(all_actions(inputs[:, :-1], steps)).reshape(len(inputs), -1)
-        errors.append(np.abs(steps[values.argmax(axis=1)] - best).mean())
-    assert errors[1] < min(0.7 * errors[0], 0.1)

@@ -6,7 +6,7 @@ from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi import ExtraTrees, load_model, save_model
-from metastep.fqi.forest import Forest, check_structure, depth, join, load_forest, pack
+from metastep.fqi.forest import check_structure, depth, join, load_forest, pack
 from metastep.fqi.regressors import from_sklearn
 from tests.fqi.problems import leaf_counts, regression
 from tests.steppers import tiny_model
@@ -63,16 +63,6 @@ def test_broken_structure_is_named(forest, name, index, value, problem):
     array[index] = value
     with pytest.raises(InputError, match=problem):
         check_structure(forest._replace(**{name: array}))
-
-
-def test_a_node_with_two_parents_is_refused():
-    # Both children of a node leading to the same next node would double the walk at every level.
-    feature = np.array([0, 0, 0, -1, -1], dtype=np.int32)
-    left = np.array([1, 3, 3, -1, -1], dtype=np.int32)
-    right = np.array([2, 4, 4, -1, -1], dtype=np.int32)
-    ladder = Forest(feature, np.zeros(5, np.float32), left, right, np.zeros(5), np.array([0, 5]), np.ones(1))
-    with pytest.raises(InputError, match="exactly one parent"):
-        check_structure(ladder)
 
 
 def test_trees_are_joined_in_order_and_loaded_from_their_arrays(forest):

@@ -1,5 +1,7 @@
 """Fitted Q-Iteration, over steps or over a menu of branches and steps, equals a plain implementation and dynamic programming."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -32,13 +34,15 @@ def choices():
     return menu_transitions(600, 4, seed=0)
 
 
-@pytest.mark.parametrize(("double", "lam", "discount"), [(False, 1.0, 1.0), (True, 1.0, 0.9), (True, 0.7, 1.0)])
+@pytest.mark.parametrize(("double", "lam", "discount"), [(False, 1.0, 1.0), (True, 0.7, 0.9)])
 @pytest.mark.parametrize("is_menu", [False, True], ids=["steps", "menu"])
 def test_equals_a_plain_implementation_with_scikit_learns_forests(data, choices, is_menu, double, lam, discount):
     """One forest after the other, predictions on all rows; without a menu there is one branch."""
     settings, given = (CHOICE, choices) if is_menu else (PLAIN, data)
     settings = settings | {"regressor": SklearnExtraTrees(8, 0.05)}
+    kept = given.stepsize.copy()
     fitted = MetaFQI(**settings, double=double, lam=lam, meta_discount=discount).fit(given)
+    np.testing.assert_array_equal(given.stepsize, kept)
     menu = MENU if is_menu else {"": Range(0.0, HIGH)}
     position, step = given.stepsize.reshape(len(given.reward), -1).T[[0, -1]]
     rows_of = [position == index for index in range(len(menu))] if is_menu else [np.full(len(step), True)]
@@ -46,10 +50,8 @@ def test_equals_a_plain_implementation_with_scikit_learns_forests(data, choices,
     for iteration in range(1, 4):
         seen, following = [], []
         for index, (bounds, rows) in enumerate(zip(menu.values(), rows_of, strict=True)):
-            inputs, grid = (
-                np.column_stack([given.observation, bounds.to_axis(step)])[rows],
-                np.linspace(*bounds.axis, 31),
-            )
+            inputs = np.column_stack([given.observation, bounds.to_axis(step)])[rows]
+            grid = np.linspace(*bounds.axis, 31)
             seeds = [forest_seed(7, iteration, index * heads + head) for head in range(heads)]
             forests = [ExtraTreesRegressor(8, min_samples_split=0.05, random_state=seed, n_jobs=1) for seed in seeds]
             forests = [forest.fit(inputs, target[rows]) for forest in forests]
@@ -115,7 +117,7 @@ def test_the_continuous_maximum_is_attained_and_above_every_action_tried(choices
     best = function.maximum(observation)
     assert (best.value >= fitted.values(observation).max(axis=(1, 2))).all()
     draw, at_best = np.random.default_rng(0), []
-    for own, bounds in zip(function.by_branch, MENU.values(), strict=True):
+    for own, bounds in function.by_branch:
         inputs = all_actions(observation, draw.uniform(*bounds.axis, 500).astype(np.float32))
         tried = np.minimum(*(head.predict(inputs) for head in own)).reshape(50, -1)
         assert (tried <= best.value[:, None] + 1e-13).all()
@@ -139,20 +141,6 @@ def test_ties_and_numbers_that_are_not_finite_go_to_the_first_branch_and_the_sma
         np.testing.assert_array_equal(chosen[[0, 3]], fitted.act(given.observation[[0, 3]]))
 
 
-@pytest.mark.parametrize("scale", ["log", "divergence"])
-def test_steps_may_be_seen_by_their_logarithm(data, scale):
-    data = data._replace(stepsize=np.maximum(data.stepsize, 0.01))
-    kept = data.stepsize.copy()
-    fitted = MetaFQI(**PLAIN, stepsize_low=0.01, stepsize_scale=scale).fit(data)
-    np.testing.assert_array_equal(data.stepsize, kept)
-    # The same as fitting the logarithm as it is.
-    logarithm = data._replace(stepsize=np.log10(data.stepsize.astype(float)))
-    by_hand = MetaFQI(**PLAIN | {"stepsize_low": -2.0, "stepsize_high": np.log10(HIGH)}).fit(logarithm)
-    np.testing.assert_array_equal(fitted.values(data.observation), by_hand.values(data.observation))
-    assert fitted.act(data.observation) == pytest.approx(10.0 ** by_hand.act(data.observation), rel=1e-5)
-    assert set(fitted.act(data.observation)) <= set(Range(0.01, HIGH, scale).grid(31))
-
-
 def test_regressors_of_scikit_learn_are_fitted_fast_if_they_are_forests_and_with_every_random_state_set(data):
     fast = MetaFQI(**PLAIN | {"regressor": RandomForestRegressor(5, max_depth=4)}, maximum="continuous").fit(data)
     assert fast.q_functions_[-1].is_forest
@@ -171,9 +159,10 @@ def test_regressors_of_scikit_learn_are_fitted_fast_if_they_are_forests_and_with
 
 def test_follows_scikit_learns_manner(data):
     calls, estimator = [], clone(MetaFQI(**PLAIN))
+    dataset = SimpleNamespace(transitions=lambda: data)
     with pytest.raises(NotFittedError):
         estimator.act(data.observation)
-    assert estimator.fit(data, progress=lambda *call: calls.append(call)) is estimator
+    assert estimator.fit(dataset, progress=lambda *call: calls.append(call)) is estimator
     assert [*zip(*calls, strict=True)] == [(1, 2, 3), estimator.seconds_]
     assert np.array_equal(estimator.act(data.observation), estimator.act(data.observation, 3))
     settings = settings_of(MetaFQI)
@@ -184,54 +173,34 @@ def test_follows_scikit_learns_manner(data):
             ask(data.observation, iteration)
 
 
-def test_a_dataset_is_fitted_as_its_transitions(data):
-    class Stored:
-        def transitions(self) -> Transitions:
-            return data
-
-    stored, plain = (MetaFQI(1, ExtraTrees(3, 0.1), stepsize_high=HIGH).fit(given) for given in (Stored(), data))
-    np.testing.assert_array_equal(stored.values(data.observation), plain.values(data.observation))
-    with pytest.raises(InputError, match="fit: got a list, allowed are Transitions"):
-        MetaFQI(1).fit([1, 2])
-
-
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "change", "sentence"),
     [
-        ({"lam": 0.5}, "fqi.lam: 0.5 must be greater than 0.5"),
-        ({"regressor": "pine"}, "fqi.regressor: 'pine' is not registered, allowed are .*extra-trees"),
-        ({"maximum": "peak"}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
-        ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, "regressor whose heads are not forests"),
-        ({"ties": "median"}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),
+        ({"lam": 0.5}, {}, "fqi.lam: 0.5 must be greater than 0.5"),
+        ({"regressor": "pine"}, {}, "fqi.regressor: 'pine' is not registered, allowed are .*extra-trees"),
+        ({"maximum": "peak"}, {}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
+        ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, {}, "regressor whose heads are not forests"),
+        ({"ties": "median"}, {}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),
         (
             {"maximum": "continuous", "ties": "middle"},
-            "fqi.ties: 'middle' must be 'smallest' where fqi.maximum is 'continuous'",
+            {},
+            "'middle' must be 'smallest' where fqi.maximum is 'continuous'",
         ),
-        ({"stepsize_high": 1.0}, "stepsize spans"),
-        ({"stepsize_low": 5.0}, "low is 5.0 and high 4.0"),
-        ({"stepsize_scale": "log"}, "must be positive on a log scale"),
-        ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, "too many"),
-        ({"menu": {"": MENU["plain"]}}, r"fqi\.menu: .* must give one name or more"),
-        ({"menu": MENU}, r"stepsize has shape \(500,\), allowed is \(500, 2\)"),
+        ({"stepsize_high": 1.0}, {}, "stepsize spans"),
+        ({"stepsize_low": 5.0}, {}, "stepsize_low: 5.0 must lie below stepsize_high = 4.0"),
+        ({"stepsize_scale": "log"}, {}, "must be positive on a log scale"),
+        ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, {}, "too many"),
+        ({"menu": {"": MENU["plain"]}}, {}, r"fqi\.menu: .* must give one name or more"),
+        ({"menu": MENU}, {}, r"stepsize has shape \(500,\), allowed is \(500, 2\)"),
+        ({}, {"observation": np.zeros((0, 4), np.float32)}, "observation has shape"),
+        ({}, {"next_observation": np.zeros((500, 3), np.float32)}, r"next_observation has shape \(500, 3\)"),
+        ({}, {"reward": np.r_[np.zeros(498), np.nan, np.inf]}, "2 tuples are not finite, the first at 498"),
     ],
 )
-def test_bad_settings_are_one_sentence(data, settings, sentence):
+def test_bad_settings_and_transitions_are_one_sentence(data, settings, change, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
-        MetaFQI(**(PLAIN | settings)).fit(data)
+        MetaFQI(**(PLAIN | settings)).fit(data._replace(**change))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"observation": np.zeros((0, 4), np.float32)}, "observation has shape"),
-        ({"next_observation": np.zeros((500, 3), np.float32)}, r"next_observation has shape \(500, 3\)"),
-        ({"reward": np.r_[np.zeros(498), np.nan, np.inf]}, "2 tuples are not finite, the first at 498"),
-    ],
-)
-def test_bad_transitions_are_one_sentence(data, change, sentence):
-    with pytest.raises(InputError, match=sentence):
-        MetaFQI(**PLAIN).fit(data._replace(**change))
 
 
 @pytest.mark.parametrize(
@@ -248,3 +217,5 @@ def test_bad_branches_are_one_sentence(choices, menu, first, sentence):
     chosen[0, 0] = first
     with pytest.raises(InputError, match=sentence):
         MetaFQI(**SMALL, menu=menu).fit(choices._replace(stepsize=chosen))
+    with pytest.raises(InputError, match="fit: got a list, allowed are Transitions"):
+        MetaFQI(1).fit([1, 2])

@@ -1,9 +1,17 @@
+"""Models: what their records say, what they propose, and files that keep every bit or are refused with one sentence."""
+
+import json
+import os
 import pickle
+import random
+import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from metastep._core.errors import InputError
 from metastep._core.storage import read_tensors, write_tensors
@@ -22,63 +30,63 @@ from metastep.fqi import (
     model_of_heads,
     save_model,
 )
-from metastep.fqi.record import record_from_json, record_to_json
+from metastep.fqi.base import record_to_json
+from metastep.fqi.forest import Forest
+from metastep.fqi.model import record_from_json
+from tests.campaigns.mutations import mutated
 from tests.fqi.problems import HIGH, MENU, menu_transitions, transitions
 
 PARTS = (ObservationPart("theta", 2), ObservationPart("natural_gradient", 2), ObservationPart("context", 1))
-DATA = TrainingData(tuples=300, seed=5, fingerprint="abc")
+DATA = TrainingData(tuples=600, seed=5, fingerprint="abc")
 SETTING = {"env": "nav2d", "rule": {"name": "nga"}}
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    return MetaFQI(3, ExtraTrees(6, 0.05), stepsize_high=HIGH).fit(transitions(300, 5, seed=5))
+    return MetaFQI(3, ExtraTrees(20, 0.01), stepsize_high=HIGH, lam=0.8).fit(transitions(600, 5, seed=5))
 
 
 def _model(fitted, parts=PARTS) -> Model:
     return model_from(fitted, setting=SETTING, observation=parts, training_data=DATA, configuration={"name": "x"})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model(fitted) -> Model:
     return _model(fitted)
 
 
+@pytest.fixture(scope="module")
+def menu_model() -> Model:
+    fitted = MetaFQI(3, ExtraTrees(8, 0.05), num_stepsizes=31, menu=MENU).fit(menu_transitions(600, 4, seed=0))
+    return _model(fitted, (ObservationPart("theta", 2), ObservationPart("mine:gain", 2)))
+
+
 def test_the_record_says_where_the_model_comes_from(model):
-    record = model.record
-    data = transitions(300, 5, seed=5)
+    record, seen = model.record, transitions(600, 5, seed=5).observation
     assert record.feature_names == ("theta[0]", "theta[1]", "natural_gradient[0]", "natural_gradient[1]", "context")
-    assert record.feature_low == tuple(data.observation.min(axis=0).tolist())
-    assert record.feature_high == tuple(data.observation.max(axis=0).tolist())
-    assert record.selected_iteration == 3
-    assert record.setting == SETTING
-    assert record.environment == "nav2d"
+    assert record.feature_low == tuple(seen.min(axis=0).tolist())
+    assert record.feature_high == tuple(seen.max(axis=0).tolist())
+    assert (record.selected_iteration, record.setting, record.environment) == (3, SETTING, "nav2d")
     assert record.configuration["name"] == "x"
     assert record.configuration["fqi"]["meta_discount"] == 1.0
-    assert (record.regressor.name, record.regressor.options) == (
-        "extra-trees",
-        {"trees": 6, "min_samples_split": 0.05, "state_first": False},
-    )
+    options = {"trees": 20, "min_samples_split": 0.01, "state_first": False}
+    assert (record.regressor.name, record.regressor.options) == ("extra-trees", options)
     assert record.versions["numba"]
     assert record_from_json(record_to_json(record)) == record
 
 
-def test_acts_as_the_estimator_does(fitted, model):
+def test_acts_as_the_estimator_does_also_in_a_plain_loop(fitted, model):
     observation = transitions(40, 5, seed=6).observation
     assert np.array_equal(model.act(observation), fitted.act(observation))
     assert np.array_equal(model.act(observation, iteration=1), fitted.act(observation, 1))
     assert np.array_equal(model.values(observation, iteration=2), fitted.values(observation, 2))
     with pytest.raises(InputError, match=r"observation has shape \(1, 4\), allowed is \(rows, 5\)"):
         model.act(np.zeros((1, 4)))
-
-
-def test_one_learner_in_a_plain_loop(model):
-    theta, gradient, context = np.array([0.5, -1.0]), [[0.1], [2.0]], 0.3
-    stepsize = model.stepsize(theta=theta, natural_gradient=gradient, context=context)
+    given = {"theta": np.array([0.5, -1.0]), "natural_gradient": [[0.1], [2.0]], "context": 0.3}
+    stepsize = model.stepsize(**given)
     assert isinstance(stepsize, float)
     assert stepsize == float(model.act([[0.5, -1.0, 0.1, 2.0, 0.3]])[0])
-    proposal = model.propose(theta=theta, natural_gradient=gradient, context=context)
-    assert proposal == ({"stepsize": stepsize}, "")
+    assert model.propose(**given) == ({"stepsize": stepsize}, "")
 
 
 def test_numbers_of_other_libraries(model):
@@ -91,11 +99,10 @@ def test_numbers_of_other_libraries(model):
 
 def test_parts_in_the_order_of_the_record(fitted):
     parts = (ObservationPart("mine:returns", 1), ObservationPart("context", 2), ObservationPart("theta", 2))
-    model = _model(fitted, parts)
-    given = {"theta": [0.5, 1.0], "context": [0.1, 0.2], "returns": -1.0}
-    assert model.stepsize(**given) == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
+    model, given = _model(fitted, parts), {"theta": [0.5, 1.0], "context": [0.1, 0.2], "returns": -1.0}
     # What the model does not look at may be given all the same: a loop need not know.
-    model.stepsize(**given, natural_gradient=[9.0])
+    chosen = model.stepsize(**given, natural_gradient=[9.0])
+    assert chosen == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
 
 
 def test_missing_or_wrong_parts_are_one_sentence(model):
@@ -131,9 +138,8 @@ def test_to_another_process_goes_only_the_iteration_that_acts(model, iteration):
     there = pickle.loads(sent)
     rows = transitions(40, 5, seed=6).observation
     np.testing.assert_array_equal(there.model.act(rows, there.iteration), model.act(rows, iteration))
-    assert [source.use for source in there.shaped_by] == [
-        source.use for source in MetaFQIController(model, iteration).shaped_by
-    ]
+    here = MetaFQIController(model, iteration)
+    assert [source.use for source in there.shaped_by] == [source.use for source in here.shaped_by]
 
 
 @pytest.mark.parametrize(
@@ -160,22 +166,13 @@ def test_inconsistent_records_are_refused(model, change, sentence):
 
 
 def test_wrong_json_is_one_sentence(model):
-    good = record_to_json(model.record)
     for change in ({"lam": 2.0}, {"lam": "1"}, {"surprise": 1}, {"observation": 3}):
         with pytest.raises(InputError, match=f"model record: {next(iter(change))}") as caught:
-            record_from_json(good | change)
+            record_from_json(record_to_json(model.record) | change)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="model record is None, it must be"):
-        record_from_json(None)
     for wrong in (float("nan"), object()):
         with pytest.raises(InputError, match="model record: cannot be written as JSON"):
             record_to_json(replace(model.record, configuration={"a": wrong}))
-
-
-@pytest.fixture(scope="module")
-def menu_model() -> Model:
-    fitted = MetaFQI(3, ExtraTrees(8, 0.05), num_stepsizes=31, menu=MENU).fit(menu_transitions(600, 4, seed=0))
-    return _model(fitted, (ObservationPart("theta", 2), ObservationPart("mine:gain", 2)))
 
 
 def test_a_model_proposes_direction_and_step(menu_model):
@@ -202,7 +199,7 @@ def test_the_tie_rule_is_kept_and_changes_only_the_step(menu_model, tmp_path):
     rows, heads = menu_transitions(200, 4, seed=1).observation, [own.heads for own in menu_model.q_functions]
     values, smallest = menu_model.values(rows), menu_model.act(rows)
     branch, is_best = smallest[:, 0].astype(int), values.max(axis=2, keepdims=True) == values
-    grids = np.stack([own.grid for own in menu_model.record.stepsizes.values()])
+    grids = np.stack([own.grid(own.num) for own in menu_model.record.stepsizes.values()])
     last = [grids[b, np.flatnonzero(tied[b])[-1]] for b, tied in zip(branch, is_best, strict=True)]
     largest = model_of_heads(replace(menu_model.record, ties="largest"), heads)
     save_model(largest, tmp_path / "m")
@@ -217,43 +214,173 @@ def test_the_tie_rule_is_kept_and_changes_only_the_step(menu_model, tmp_path):
     assert record_from_json(older) == menu_model.record
 
 
-def test_files_keep_the_bits(menu_model, tmp_path):
-    save_model(menu_model, tmp_path / "m")
-    loaded = load_model(tmp_path / "m")
-    assert loaded.record == menu_model.record
-    for iteration in (1, 3):
-        for answer in ("act", "values"):
-            rows = menu_transitions(200, 4, seed=1).observation
-            np.testing.assert_array_equal(
-                getattr(loaded, answer)(rows, iteration), getattr(menu_model, answer)(rows, iteration)
-            )
-    arrays, _ = read_tensors(tmp_path / "m")
-    assert len(arrays) == 3 * 6 * 7
-    np.testing.assert_array_equal(arrays["2/5/value"], menu_model.q_functions[1].heads[5].value)
+@pytest.fixture(scope="module")
+def content(model, tmp_path_factory) -> bytes:
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    save_model(model, path)
+    load_model(path)  # compiles what the memory measurements must not count
+    return path.read_bytes()
+
+
+def test_files_keep_every_bit(model, content, tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert load_model(tmp_path).record == model.record  # that of a run's folder
+    loaded = load_model(path)
+    assert loaded.record == model.record
+    assert np.array_equal(load_file(path)["2/0/value"], model.q_functions[1].heads[0].value)  # any reader opens it
+    observation = transitions(200, 5, seed=6).observation
+    for iteration in (None, 1, 2, 3):
+        assert np.array_equal(loaded.values(observation, iteration), model.values(observation, iteration))
+        assert np.array_equal(loaded.act(observation, iteration), model.act(observation, iteration))
+    for function, original in zip(loaded.q_functions, model.q_functions, strict=True):
+        for head, expected in zip(function.heads, original.heads, strict=True):
+            assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(head, expected, strict=True))
+    (tmp_path / "again").write_bytes(b"something old")
     save_model(loaded, tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
+    assert (tmp_path / "again").read_bytes() == content
+    assert set(os.listdir(tmp_path)) == {"again", "m.safetensors", "model.safetensors"}
+
+
+def test_accidents_are_detected_in_little_memory_and_signed_ones_give_models_whose_walks_end(content, tmp_path):
+    assert len(content) > 200_000
+    generator, refused, observation = random.Random(0), 0, transitions(5, 5, seed=6).observation
+    length, path = 8 + int.from_bytes(content[:8], "little"), tmp_path / "m"
+    for index in range(150):
+        # Half of them in the header, which is a small part of the file.
+        size = length if index % 2 else len(content)
+        damaged = mutated(content[:size], generator) + content[size:]
+        path.write_bytes(damaged)
+        tracemalloc.start()
+        with suppress(InputError):
+            load_model(path)
+            assert damaged == content
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # 64 KiB for what any call costs: frames, the path, the error itself.
+        assert peak <= 3 * len(damaged) + 65_536
+        with suppress(ValueError):  # what cannot be read cannot be signed
+            write_tensors(path, *read_tensors(path, verify=False))
+        try:
+            loaded = load_model(path)
+        except InputError:
+            refused += 1
+            continue
+        with np.errstate(all="ignore"):  # a mended file may hold any numbers
+            assert loaded.act(observation).shape == (5,)
+    assert 40 < refused < 150
+
+
+def _set(path: tuple, value: object):
+    def change(header: dict) -> dict:
+        inner = header
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        return header
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(("__metadata__",), 3),
+        _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'),
+        _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": {"a": "\\ud800"}}'),
+        _set(("1/0/value", "dtype"), "F16"),
+        _set(("1/0/value", "shape"), [2**40]),
+        _set(("1/0/value", "shape"), 3),
+        _set(("1/0/value", "data_offsets"), [8, 16]),
+        _set(("1/0/empty",), {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}),
+        lambda header: '{"__metadata__":{}}, oops',
+        lambda header: '{"a":' + "[" * 5000,
+        lambda header: '{"a":[' + "[]," * 250_000 + "1]}",
+        lambda header: "{}" + " " * (17 << 20),
+    ],
+)
+def test_hostile_headers_are_refused(content, tmp_path, change):
+    length = int.from_bytes(content[:8], "little")
+    changed = change(json.loads(content[8 : 8 + length]))
+    raw = (changed if isinstance(changed, str) else json.dumps(changed)).encode()
+    (tmp_path / "m").write_bytes(len(raw).to_bytes(8, "little") + raw + content[8 + length :])
+    with pytest.raises(InputError, match="is damaged or was not written by metastep: "):
+        load_model(tmp_path / "m")
+
+
+def _rewritten(content, path, arrays, change):
+    path.write_bytes(content)
+    found, metadata = read_tensors(path)
+    kept = {name: array for name, array in (found | arrays).items() if array is not None}
+    write_tensors(path, kept, change(metadata) or metadata)
+    return path
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda found: found["branches"].pop(), "heads, allowed are 4 of every iteration"),
-        (
-            lambda found: found["branches"][1].update(name="adam"),
-            r"branches: \['natural', 'adam', 'adam'\] must have a name",
-        ),
-        (lambda found: found["branches"][1].update(name=""), "must have a name each, given once"),
-        (lambda found: found["branches"][1].update(low="0"), r"model record: branches\.1\.low"),
-        (lambda found: found["branches"][1].update(scale="log"), "must be positive on a log scale"),
-        (lambda found: found["branches"][2].update(high=0.001), "low is 0.01 and high 0.001"),
+        (_set(("version",), 2), "is a model of version 2, this metastep reads version 3: fit it again"),
+        (_set(("format",), "other"), "is not a metastep model"),
+        (_set(("record",), {}), "model record: setting is missing"),
+        (_set(("record", "regressor", "name"), "os:system"), "'os:system' is not registered"),
+        (_set(("record", "regressor", "options"), {"trees": "many"}), "trees: 'many' must be a whole number"),
+        (_set(("record", "regressor", "options"), {"surprise": 1}), "'surprise' is not an option of extra-trees"),
+        (_set(("record", "num_stepsizes"), 10**9), "model record: num_stepsizes"),
+        (_set(("record", "branches", 0, "scale"), "cubic"), "model record: branches.0.scale"),
+        (_set(("record", "branches"), []), "model record: branches"),
     ],
 )
-def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, change, sentence):
+def test_hostile_metadata_is_named(content, tmp_path, change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load_model(_rewritten(content, tmp_path / "m", {}, change))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"1/0/left": None}, "has the arrays"),
+        ({"1/2/left": np.zeros(2)}, "7 heads, allowed are 2 of every iteration from 1 on"),
+        ({"1/02/left": np.zeros(2)}, "is not named iteration/head/array"),
+        ({"9/0/left": np.zeros(2)}, "allowed are 2 of every iteration from 1 on"),
+        ({"1/0/left": np.zeros(2)}, "left is float64 of shape"),
+        ({f"{n}/{h}/importances": np.ones(9) for n in (1, 2, 3) for h in (0, 1)}, "a head has 9 features"),
+        ({f"3/{h}/{name}": None for h in (0, 1) for name in Forest._fields}, "selected_iteration|validation"),
+    ],
+)
+def test_tensors_that_do_not_belong_are_named(content, tmp_path, change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load_model(_rewritten(content, tmp_path / "m", change, lambda metadata: metadata))
+
+
+@pytest.mark.parametrize(
+    ("branch", "change", "sentence"),
+    [
+        (1, {"name": "adam"}, r"branches: \['natural', 'adam', 'adam'\] must have a name"),
+        (1, {"name": ""}, "must have a name each, given once"),
+        (1, {"low": "0"}, r"model record: branches\.1\.low"),
+        (1, {"scale": "log"}, "must be positive on a log scale"),
+        (2, {"high": 0.001}, "low: 0.01 must lie below .*high = 0.001"),
+    ],
+)
+def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, branch, change, sentence):
     save_model(menu_model, tmp_path / "m")
-    arrays, metadata = read_tensors(tmp_path / "m")
-    change(metadata["record"])
-    write_tensors(tmp_path / "m", arrays, metadata)
-    with pytest.raises(InputError, match=sentence) as caught:
-        load_model(tmp_path / "m")
-    assert str(caught.value).startswith("File ")
+    content = (tmp_path / "m").read_bytes()
+    with pytest.raises(InputError, match=f"^File .*{sentence}") as caught:
+        load_model(
+            _rewritten(content, tmp_path / "m", {}, lambda known: known["record"]["branches"][branch].update(change))
+        )
     assert "\n" not in str(caught.value)
+
+
+def test_paths_without_a_model_file_are_named(model, tmp_path):
+    with pytest.raises(InputError, match="cannot be written"):
+        save_model(model, tmp_path / "nowhere" / "m")
+    (tmp_path / "short").write_bytes(b"\0" * 50)
+    for path, sentence in (
+        ("nothing", r"File .*/nothing is missing\."),
+        (".", r"File .*/model.safetensors is missing\."),
+        ("short", "is damaged or was not written by metastep"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            load_model(tmp_path / path)

@@ -9,31 +9,22 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from metastep._core.errors import InputError
-from metastep.fqi import (
-    ExtraTrees,
-    MetaFQI,
-    ObservationPart,
-    TrainingData,
-    load_model,
-    model_from,
-    regressors,
-    save_model,
-)
+from metastep.fqi import MetaFQI, ObservationPart, TrainingData, load_model, model_from, regressors, save_model
 from tests.fqi.problems import HIGH, transitions
 
 
 class Line(NamedTuple):
-    """A linear function of the squares of its inputs."""
+    """A linear function of its inputs."""
 
     weights: NDArray[np.float64]
     importances: None = None
 
     @property
     def num_features(self) -> int:
-        return len(self.weights) // 2
+        return len(self.weights)
 
     def predict(self, inputs):
-        return _squares(inputs) @ self.weights
+        return np.asarray(inputs, np.float64) @ self.weights
 
     def arrays(self):
         return {"weights": self.weights}
@@ -46,18 +37,11 @@ class LeastSquares:
     name: ClassVar[str] = "least-squares"
 
     def fit(self, inputs, targets, *, seed, threads) -> Line:
-        x = _squares(inputs)
+        x = inputs.astype(np.float64)
         return Line(np.linalg.solve(x.T @ x + self.ridge * np.eye(x.shape[1]), x.T @ targets))
 
     def load(self, arrays: Mapping[str, NDArray]) -> Line:
-        if arrays.keys() != {"weights"} or arrays["weights"].ndim != 1:
-            raise InputError("least-squares: weights must be a list.")
-        return Line(arrays["weights"])
-
-
-def _squares(inputs):
-    inputs = np.asarray(inputs, dtype=np.float64)
-    return np.hstack([inputs, inputs**2])
+        return Line(**arrays)
 
 
 regressors.register("least-squares", LeastSquares)
@@ -69,19 +53,8 @@ def data():
 
 
 def _model(fitted):
-    return model_from(
-        fitted,
-        setting={"env": "x"},
-        observation=[ObservationPart("theta", 4)],
-        training_data=TrainingData(300, 0, "abc"),
-    )
-
-
-def test_names():
-    assert {"extra-trees", "sklearn-extra-trees", "least-squares"} <= set(regressors.names())
-    assert regressors.make("extra-trees", trees=3) == ExtraTrees(3)
-    with pytest.raises(InputError, match=r"'tree' is not an option of extra-trees, .* Did you mean 'trees'"):
-        regressors.make("extra-trees", tree=3)
+    parts, source = [ObservationPart("theta", 4)], TrainingData(300, 0, "abc")
+    return model_from(fitted, setting={"env": "x"}, observation=parts, training_data=source)
 
 
 @pytest.mark.parametrize("regressor", ["least-squares", LeastSquares(0.1), f"{__name__}:least-squares"])

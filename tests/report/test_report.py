@@ -116,7 +116,7 @@ def test_a_task_is_never_dropped_from_a_mean() -> None:
     for ends, same in zip((low, high), mean_interval(filled.T), strict=True):
         np.testing.assert_allclose(ends, same)
     lines = [figures.Line("fixed", values), figures.Line("adam", filled)]
-    assert draw(figures.picture("diverged", "", [[figures.curves("diverged", lines)]])).svg
+    assert draw(figures.picture("diverged", "", [[figures.curves("diverged", lines)]]))["svg"]
 
 
 @pytest.mark.parametrize("diverged", [False, True])

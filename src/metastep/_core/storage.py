@@ -268,9 +268,8 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
     if verify and expected_sha256 is not None and (given := hashlib.sha256(content).hexdigest()) != expected_sha256:
         raise InputError(f"File {path} is damaged: its SHA-256 is {given}, expected is {expected_sha256}.")
     try:
-        found = load(content)  # in no fixed order
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        arrays = {name: found[name] for name in sorted(found, key=lambda name: header[name]["data_offsets"])}
+        found, header = load(content), json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        arrays = {name: found[name] for name in header if name != "__metadata__"}  # in the order of the file
         text = header["__metadata__"][_METADATA_KEY].encode()
         sealed = _parse_json(text)
         metadata, checksum = sealed["metadata"] | {}, sealed["checksum"]

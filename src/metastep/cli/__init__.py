@@ -8,40 +8,62 @@ import typer
 from metastep import __version__
 from metastep._core.errors import InputError
 from metastep._core.parallel import prepare_jax
-from metastep.cli import options as given
-from metastep.cli.frame import app, main, print_findings, this_command, verb, watch, working
+from metastep.cli import frame
+from metastep.cli.frame import app, main, print_findings, this_command, verb, watch, with_options_of, working
 
 __all__ = ["app", "main"]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
+    """Learn how policy gradients should be updated, over families of related tasks."""
+    if version:
         print(f"metastep {__version__}")
         raise typer.Exit
 
 
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Learn how policy gradients should be updated, over families of related tasks."""
+def _open(folder: frame.FolderArgument, allow_imports: frame.ImportsOption = False) -> Any:
+    """Open the folder of a run."""
+    prepare_jax(None)
+    from metastep.experiments.run import Run
+
+    return Run.open(folder).importing(allow_imports)
 
 
-def _start(source: str, out: Path | None, scale: given.Scale | None = None, **settings: Any) -> Any:
-    """Create or resume a run, and record the command."""
+def _start(
+    stage: str,
+    source: Annotated[
+        str, typer.Argument(help="A preset (see `metastep envs`), a .toml file, or the folder of a run.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")] = None,
+    scale: frame.ScaleOption = None,
+    seed: frame.SeedOption = None,
+    overrides: frame.SetOption = None,
+    tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
+    ] = None,
+    yes: frame.YesOption = False,
+    allow_imports: frame.ImportsOption = False,
+) -> Any:
+    """Create a run and record the command, or resume one, also by its folder."""
     from metastep.experiments.run import start_run
 
+    settings: dict[str, Any] = {"seed": seed, "overrides": overrides, "tasks": tasks, "data": data}
+    if (Path(source) / "config.json").exists():
+        if yes or any(each is not None for each in (out, scale, *settings.values())):
+            raise InputError(f"{stage}: {source} is a run, whose settings stay; give neither --out nor other settings.")
+        return _open(Path(source), allow_imports)
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale] if scale else [])])
-    return start_run(source, scale, path, command=this_command(), **settings)
+    collects = stage == "collect"
+    return start_run(source, scale, path, command=this_command(), anyway=yes, collects=collects, **settings)
 
 
-def _finish(run: Any, terminal: Any) -> None:
+def _finish(opened: Any, terminal: Any) -> None:
     from metastep.experiments.reporting import print_outcome
 
-    run.run_all(tracker=terminal)
-    print_outcome(run)
+    opened.run_all(tracker=terminal)
+    print_outcome(opened)
 
 
 @verb
@@ -49,7 +71,7 @@ def _finish(run: Any, terminal: Any) -> None:
 def demo(
     terminal: Any,
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    overrides: given.SetOption = None,
+    overrides: frame.SetOption = None,
 ) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal.note(
@@ -64,144 +86,94 @@ def demo(
         "compare.methods.fixed-kl.grid.stepsize=[0.1, 1.0, 10.0, 100.0]",
         "compare.methods.rmsprop.grid.stepsize=[0.03, 0.1, 0.3]",
         "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
+        'compare.methods=["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]',
     ]
-    methods = ["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]
-    _finish(_start("minigolf", out, overrides=[*smaller, f"compare.methods={methods}", *(overrides or [])]), terminal)
+    _finish(_start("demo", "minigolf", out, overrides=[*smaller, *(overrides or [])]), terminal)
 
 
 @verb
 @working
-def run(
-    terminal: Any,
-    preset: given.PresetArgument,
-    out: given.OutOption = None,
-    scale: given.ScaleOption = None,
-    seed: given.SeedOption = None,
-    overrides: given.SetOption = None,
-    tasks: given.TasksOption = None,
-    data: Annotated[
-        Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
-    ] = None,
-    yes: given.YesOption = False,
-) -> None:
+@with_options_of(_start, "opened", stage="run")
+def run(terminal: Any, opened: Any) -> None:
     """Collect, fit, select, tune, compare and report. A stopped run resumes."""
-    folder = _start(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, data=data, anyway=yes)
-    terminal.note(f"{preset} in {folder.path}")
-    _finish(folder, terminal)
+    terminal.note(f"{opened.config.env.name} in {opened.path}")
+    _finish(opened, terminal)
 
 
 @verb
 @working
-def collect(
-    terminal: Any,
-    preset: given.PresetArgument,
-    out: Annotated[Path, typer.Option(help="Folder of the run; the dataset goes to its subfolder data.")],
-    scale: given.ScaleOption = None,
-    seed: given.SeedOption = None,
-    overrides: given.SetOption = None,
-    tasks: given.TasksOption = None,
-    yes: given.YesOption = False,
-) -> None:
-    """Collect training data. A stopped collection resumes."""
-    folder = _start(preset, out, scale, seed=seed, overrides=overrides, tasks=tasks, anyway=yes)
-    dataset = folder.collect(tracker=terminal)
-    counts = dataset.counts()
-    print(
-        f"{out}: {counts.transitions} tuples in {len(dataset.layout.blocks)} blocks, {counts.flagged} flagged, "
-        f"{counts.excluded} excluded as not finite."
-    )
+@with_options_of(_start, "opened", stage="collect")
+def collect(terminal: Any, opened: Any) -> None:
+    """Collect training data, in the run's subfolder data. A stopped collection resumes."""
+    dataset = opened.collect(tracker=terminal)
+    counts, blocks = dataset.counts(), len(dataset.layout.blocks)
+    found = f"{counts.flagged} flagged, {counts.excluded} excluded as not finite"
+    print(f"{opened.path}: {counts.transitions} tuples in {blocks} blocks, {found}.")
     if counts.flagged == counts.transitions:
         print("Every tuple is flagged, its estimate zero or not finite: there is nothing to learn from this data.")
 
 
 @verb
 @working
-def fit(terminal: Any, folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
-    """Fit the models of a run and select their iterations. Validation tasks decide; further models collect their data here."""
-    from metastep.experiments.run import Run
-    from metastep.experiments.stages import fit_and_select
-
-    opened = Run.open(folder).importing(allow_imports)
-    if opened.config.learner == "fitted-q":
-        _show_validation("", fit_and_select(opened, tracker=terminal))
-    # Rounds collect with models: data and fits of further models belong together.
-    for name in opened.models_needed:
-        if name or opened.config.learner == "search":
-            _show_validation(name, opened.learn(name, tracker=terminal))
+@with_options_of(_open, "opened")
+def fit(terminal: Any, opened: Any) -> None:
+    """Fit the models of a run and select their iterations. Validation tasks decide; data that is missing is collected."""
+    own = [""] if opened.config.learner == "fitted-q" else []
+    for name in dict.fromkeys((*own, *opened.models_needed)):
+        _show_validation(name, opened.learn(name, tracker=terminal))
 
 
 def _show_validation(name: str, model: Any) -> None:
     """Print what every iteration of a fitted model, or level of a searched one, reached on the validation tasks."""
     if name:
         print(f"{name}:")
-    record: Any = model.record
-    for found in record.validation:
-        level = getattr(found, "level", "")
-        mark = (
-            " selected" if (level or found.iteration) == (record.level if level else record.selected_iteration) else ""
-        )
-        error = f" (standard error {found.error:.2g})" if level else ""
-        print(f"{level or f'N = {found.iteration}'}: mean return over the updates {found.score:.4g}{error}{mark}")
+    for found in model.record.validation:
+        if level := getattr(found, "level", ""):
+            what, error, chosen = level, f" (standard error {found.error:.2g})", model.record.level
+        else:
+            what, error, chosen = f"N = {found.iteration}", "", f"N = {model.record.selected_iteration}"
+        print(f"{what}: mean return over the updates {found.score:.4g}{error}{' selected' * (what == chosen)}")
 
 
 @verb
 @working
-def search(
-    terminal: Any,
-    source: Annotated[str, typer.Argument(help="A preset, a .toml file, or the folder of a run.")],
-    out: Annotated[Path | None, typer.Option(help="Folder of a new run.")] = None,
-    scale: given.ScaleOption = None,
-    seed: given.SeedOption = None,
-    overrides: given.SetOption = None,
-    allow_imports: given.ImportsOption = False,
-    yes: given.YesOption = False,
-) -> None:
+@with_options_of(_start, "opened", stage="search")
+def search(terminal: Any, opened: Any) -> None:
     """Search the controllers of an experiment, and select what they react to. A stopped search resumes."""
-    from metastep.experiments.run import Run
-
-    if (Path(source) / "config.json").exists():
-        if any(each is not None and each is not False for each in (out, scale, seed, overrides, yes)):
-            raise InputError(f"search: {source} is a run, whose settings stay; give neither --out nor other settings.")
-        opened = Run.open(Path(source)).importing(allow_imports)
-    else:
-        opened = _start(source, out, scale, seed=seed, overrides=overrides, anyway=yes)
     searched = [name for name in opened.models_needed if opened.of_model(name).config.learner == "search"]
     if not searched:
-        raise InputError(f'search: no method of {source} follows a model with `learner = "search"`.')
+        raise InputError(f'search: no method of {opened.path} follows a model with `learner = "search"`.')
     for name in searched:
-        model: Any = opened.learn(name, tracker=terminal)
+        model = opened.learn(name, tracker=terminal)
         _show_validation(name, model)
         print(f"{opened.of_model(name).model_file}: {model.record.search_steps:.3g} environment steps")
 
 
 @verb
 @working
-def compare(terminal: Any, folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
+@with_options_of(_open, "opened")
+def compare(terminal: Any, opened: Any) -> None:
     """Tune the baselines and compare all methods of a run. All run on the same test tasks."""
     from metastep.experiments.reporting import print_comparison
-    from metastep.experiments.run import Run
 
-    opened = Run.open(folder).importing(allow_imports)
     print_comparison(opened.compare(tracker=terminal), opened.config)
 
 
 @verb
-def report(folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
+@with_options_of(_open, "opened")
+def report(opened: Any) -> None:
     """Write a run's report from the results of its stages."""
-    prepare_jax(None)
-    from metastep.experiments.run import Run
-
-    print(Run.open(folder).importing(allow_imports).report())
+    print(opened.report())
 
 
 @verb
 def export(
-    folder: given.FolderArgument,
+    folder: frame.FolderArgument,
     parquet: Annotated[Path | None, typer.Option(help="Write the training tuples to this Parquet file.")] = None,
     minari: Annotated[
         str | None, typer.Option(help="Write them as this Minari dataset, like metastep/golf-v0.")
     ] = None,
-    force: given.ForceOption = False,
+    force: frame.ForceOption = False,
 ) -> None:
     """Export a run's training data for other tools, to a new file."""
     from metastep.experiments.run import Run
@@ -231,8 +203,8 @@ def inspect(
     figure: Annotated[
         Path | None, typer.Option(help="SVG or PNG file to write: what a searched model does with each feature.")
     ] = None,
-    force: given.ForceOption = False,
-    allow_imports: given.ImportsOption = False,
+    force: frame.ForceOption = False,
+    allow_imports: frame.ImportsOption = False,
 ) -> None:
     """Describe a model, a dataset or a run. Every file is verified."""
     prepare_jax("cpu")
@@ -250,7 +222,7 @@ def inspect(
 
 
 @verb
-def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = False) -> None:
+def check(folder: frame.FolderArgument, allow_imports: frame.ImportsOption = False) -> None:
     """Verify every file of a run. The exit code is 1 if one is damaged, missing, of another run or not ours."""
     prepare_jax("cpu")
     from metastep.experiments.checking import busy_in, check_folder
@@ -260,7 +232,7 @@ def check(folder: given.FolderArgument, allow_imports: given.ImportsOption = Fal
 
 
 @verb
-def config(preset: given.PresetArgument, scale: given.ScaleOption = None, overrides: given.SetOption = None) -> None:
+def config(preset: frame.PresetArgument, scale: frame.ScaleOption = None, overrides: frame.SetOption = None) -> None:
     """Print every setting of a preset as TOML, each with a sentence. A start for a file of your own."""
     prepare_jax("cpu")
     from metastep.experiments.config import load
@@ -300,16 +272,16 @@ def envs() -> None:
 
 @verb
 def learn(
-    model: given.ModelArgument,
-    task: Annotated[str, typer.Option(help=given.TASK_HELP)] = "",
+    model: frame.ModelArgument,
+    task: Annotated[str, typer.Option(help=frame.TASK_HELP)] = "",
     family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
     updates: Annotated[
         int | None, typer.Option(help="Updates to make; default: as many as the model's experiment compares.", min=1)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
-    device: given.DeviceOption = None,
-    allow_imports: given.ImportsOption = False,
+    device: frame.DeviceOption = None,
+    allow_imports: frame.ImportsOption = False,
 ) -> None:
     """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped training resumes."""
     terminal = watch(device)
@@ -328,11 +300,11 @@ def learn(
 @verb
 def evaluate(
     policy: Annotated[Path, typer.Argument(help="A policy file, or the folder that `metastep learn` wrote.")],
-    task: Annotated[str | None, typer.Option(help=f"Another task. {given.TASK_HELP}")] = None,
+    task: Annotated[str | None, typer.Option(help=f"Another task. {frame.TASK_HELP}")] = None,
     episodes: Annotated[int, typer.Option(help="Fresh episodes to simulate.", min=2)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the episodes.", min=0, max=2**32 - 1)] = 1,
-    device: given.DeviceOption = None,
-    allow_imports: given.ImportsOption = False,
+    device: frame.DeviceOption = None,
+    allow_imports: frame.ImportsOption = False,
 ) -> None:
     """Simulate fresh episodes of a learned policy. Their mean return is printed."""
     watch(device)
@@ -351,10 +323,10 @@ def publish(
     name: Annotated[str, typer.Option(help="Name of the model.")],
     out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
     trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
-    device: given.DeviceOption = None,
-    cores: given.CoresOption = None,
-    allow_imports: given.ImportsOption = False,
-    force: given.ForceOption = False,
+    device: frame.DeviceOption = None,
+    cores: frame.CoresOption = None,
+    allow_imports: frame.ImportsOption = False,
+    force: frame.ForceOption = False,
 ) -> None:
     """Write the model of a run as a small file with a card. Several runs give one model for all their families."""
     terminal = watch(device, cores)

@@ -1,4 +1,4 @@
-"""What all verbs share: registration, error messages, device and workers, exit."""
+"""What all verbs share: registration, options, error messages, device and workers, exit."""
 
 import functools
 import os
@@ -9,13 +9,12 @@ from contextlib import ExitStack, suppress
 from inspect import Signature, signature
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from metastep._core.errors import InputError, printable
 from metastep._core.parallel import prepare_jax, use_cores
-from metastep.cli import options as given
 
 app = typer.Typer(
     name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -25,6 +24,33 @@ STOPPED = 130  # exit code after Ctrl-C, as shells have it
 # They change no result, so that a recorded command leaves them out.
 _WORKERS = ("--cores", "--workers", "--scheduler", "--tls-ca", "--tls-cert", "--tls-key")
 _AT_THE_END = ExitStack()  # what to close when a verb ends
+
+# Options and arguments that several verbs share.
+Scale = Literal["quick", "full"]
+PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
+_SCALE_HELP = "full: the file as it is (presets: the paper's settings); quick, if it has such a table: with that."
+ScaleOption = Annotated[Scale | None, typer.Option(help=_SCALE_HELP)]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
+_DEVICE_HELP = "Simulate on the CPU or on a GPU; default: what JAX finds."
+DeviceOption = Annotated[Literal["cpu", "gpu"] | None, typer.Option(help=_DEVICE_HELP)]
+CoresOption = Annotated[
+    int | None, typer.Option(help="Processors to use; default: all. No result depends on it.", min=1)
+]
+_WORKERS_HELP = "Start so many processes that do the work (Dask); they share the cores, and take a GPU each."
+WorkersOption = Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)]
+_SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tls://10.0.0.1:8786."
+SchedulerOption = Annotated[str | None, typer.Option(help=_SCHEDULER_HELP)]
+_TLS_HELP = "PEM file for --scheduler tls://...; authority, certificate and key must be given together."
+TLSOption = Annotated[Path | None, typer.Option(help=_TLS_HELP)]
+FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file where there is one.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
+_IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
+ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
+_MODEL_HELP = "A model that comes with the library (see `metastep models`), a file or the folder of a run."
+ModelArgument = Annotated[str, typer.Argument(help=_MODEL_HELP)]
+TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
@@ -73,13 +99,13 @@ def drop_output() -> None:
 
 
 def watch(
-    device: given.DeviceOption = None,
-    cores: given.CoresOption = None,
-    workers: given.WorkersOption = None,
-    scheduler: given.SchedulerOption = None,
-    tls_ca: given.TLSOption = None,
-    tls_cert: given.TLSOption = None,
-    tls_key: given.TLSOption = None,
+    device: DeviceOption = None,
+    cores: CoresOption = None,
+    workers: WorkersOption = None,
+    scheduler: SchedulerOption = None,
+    tls_ca: TLSOption = None,
+    tls_cert: TLSOption = None,
+    tls_key: TLSOption = None,
 ) -> Any:
     """Choose device and workers, and return the progress display.
 
@@ -120,18 +146,25 @@ def print_findings(findings: Sequence[tuple[Path, str]], folder: Path, busy: str
     print(f"all {len(findings)} files are ok.")
 
 
-def working(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the options of `watch`, and the progress display as its argument `terminal`."""
-    options = signature(watch).parameters
-    own = [each for name, each in signature(function).parameters.items() if name != "terminal"]
+def with_options_of(source: Callable[..., Any], name: str, **fixed: Any) -> Callable[..., Callable[..., None]]:
+    """Give a verb the options of a function, but for those that are fixed, and what it returns as the argument `name`."""
+    options = {key: option for key, option in signature(source).parameters.items() if key not in fixed}
 
-    @functools.wraps(function)
-    def call(**arguments: Any) -> None:
-        terminal = watch(**{name: arguments.pop(name) for name in options})
-        function(terminal=terminal, **arguments)
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = [each for key, each in signature(function).parameters.items() if key != name]
 
-    call.__signature__ = Signature([*own, *options.values()])  # type: ignore[attr-defined]
-    return call
+        @functools.wraps(function)
+        def call(**arguments: Any) -> None:
+            result = source(**fixed, **{key: arguments.pop(key) for key in options})
+            function(**{name: result}, **arguments)
+
+        call.__signature__ = Signature([*own, *options.values()])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+working = with_options_of(watch, "terminal")
 
 
 def this_command() -> str:

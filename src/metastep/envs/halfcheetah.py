@@ -13,7 +13,7 @@ grows to other episodes within some tens of steps, with the same distribution.
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,8 @@ from metastep._core.settings import Count, check_fields, check_options
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import Bools, Floats, HostStep, Restartable, Seeds
-from metastep.envs.planar import CheetahState, Scalars, advance, load_model, read_model
+from metastep.envs.planar.engine import CheetahState, Scalars, advance
+from metastep.envs.planar.model import load_model, read_model
 
 NUM_JOINTS = 9  # the forward position comes first; it is not observed
 NUM_MOTORS = 6
@@ -54,10 +55,8 @@ class _HalfCheetah:
     cost_of: Literal["clipped", "unclipped"] = "clipped"
     reset_scale: float = 0.1
 
-    name: ClassVar[str] = "halfcheetah"
-    packages: ClassVar[tuple[str, ...]] = ("mujoco", "gymnasium")  # the engine and the model file
-    num_observations, num_actions = 2 * NUM_JOINTS - 1, NUM_MOTORS
-    reset_noise, step_noise = 2 * NUM_JOINTS, 0
+    name, packages = "halfcheetah", ("mujoco", "gymnasium")  # the engine and the model file
+    num_observations, num_actions, reset_noise, step_noise = 2 * NUM_JOINTS - 1, NUM_MOTORS, 2 * NUM_JOINTS, 0
 
     def __post_init__(self) -> None:
         check_fields(self, "env")
@@ -145,8 +144,7 @@ class HalfCheetahVelPlanar(_HalfCheetah):
     iterations: Count = field(default=6, metadata={"of": "engine"})  # another number is the same environment
 
     def reset(self, context: Context, noise: Scalars) -> CheetahState:
-        spread = (to_uniform(normal, -self.reset_scale, self.reset_scale) for normal in noise[:NUM_JOINTS])
-        position = tuple(at + offset for at, offset in zip(read_model().start, spread, strict=True))
+        position = tuple(to_uniform(normal, -self.reset_scale, self.reset_scale) for normal in noise[:NUM_JOINTS])
         velocity = tuple(self.reset_scale * normal for normal in noise[NUM_JOINTS:])
         return CheetahState(position, velocity, tuple(jnp.zeros_like(speed) for speed in velocity))
 
@@ -174,11 +172,9 @@ def half_cheetah(
     kinds: dict[str, Any] = {"c": HalfCheetahVel, "planar": HalfCheetahVelPlanar}
     if engine not in ("auto", *kinds):
         raise InputError(f"env.engine: {engine!r} must be auto, c or planar.")
-    is_auto = engine == "auto"
-    kind = kinds[("c" if jax.default_backend() == "cpu" else "planar") if is_auto else engine]
-    known = {each: {entry.name for entry in fields(each)} for each in kinds.values()}
-    others = set().union(*known.values()) - known[kind] if is_auto else set()
-    label = "halfcheetah" if is_auto else f"halfcheetah on engine {engine!r}"
-    own = [entry.name for entry in fields(kind) if entry.name != "context_space"]
-    check_options(label, options, kind, ["engine", *sorted(others), *own], "env.options")
-    return kind(**{name: value for name, value in options.items() if name not in others})
+    kind = kinds.get(engine) or kinds["c" if jax.default_backend() == "cpu" else "planar"]
+    own = [entry.name for entry in fields(kind)]
+    both = {entry.name for each in kinds.values() for entry in fields(each)} if engine == "auto" else {*own}
+    known = ["engine", *sorted(both.difference(own)), *(name for name in own if name != "context_space")]
+    check_options(f"halfcheetah on engine {engine!r}", options, kind, known, "env.options")
+    return kind(**{name: value for name, value in options.items() if name in own})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,90 +36,82 @@ MOST_DAYS = 10.0
 class Budget(NamedTuple):
     """The resources of an experiment."""
 
-    block: int  # bytes, of the blocks of learners simulated at a time, where they are simulated
-    fit: int  # bytes, of the training tuples and of trees that grow
-    results: int  # bytes, of learning curves, tuning scores and resamples
+    memory: dict[str, int]  # bytes, by the setting that says most about them
     disk: int  # bytes, of the training data
     steps: float  # of environments, in all stages
 
 
 def budget_of(run: Run) -> Budget:
     """Return the budget of a run, whatever its numbers are; nothing is allocated."""
-    config, mdp, specs = run.config, run.mdp, run.methods.values()
-    compare, own, fqi = config.compare, config.rollout.block_size, config.fqi
+    config, specs = run.config, run.methods.values()
+    compare, own = config.compare, config.rollout.block_size
+    controllers = [some_controller(spec) for spec in specs]
+    keeps_episodes = any(controller.keeps_episodes for controller in controllers)
+    memory, disk, steps = Counter[str](), 0, 0.0
 
-    def steps(mdp: MetaMDP, learners: int, updates: int, block: int) -> float:
-        return float(-(-learners // block) * block * (updates + 1) * mdp.batch_steps)
+    def simulate(field: str, mdp: MetaMDP, block: int, learners: int, updates: int, times: int, at_once: int) -> None:
+        """Add `times` simulations of learners in blocks, of which some are in memory at once until they are done."""
+        nonlocal steps
+        steps += times * float(-(-learners // block) * block * (updates + 1) * mdp.batch_steps)
+        recorded = (updates + 1) * (4 + sum(features.sizes(mdp, recorded_features(mdp)).values()))
+        size = 4 * block * (mdp.learner_size(keeps_episodes=keeps_episodes) + recorded)
+        memory[field] = max(memory[field], at_once * size)
 
-    num, padded = compare.num_tuning_tasks, -(-compare.num_tuning_tasks // own) * own
-    lanes = {spec.name: padded if compare.shared_noise or spec.tunes_rule else num for spec in specs}
-    tuned = sum(math.prod(map(len, spec.grid.values())) * lanes[spec.name] for spec in specs if spec.grid)
-    total, keeps_episodes = steps(mdp, tuned, compare.num_updates, own), False
-    for spec in specs:
-        controller = some_controller(spec)
-        keeps_episodes |= controller.keeps_episodes
+    tuned = compare.num_tuning_tasks * sum(math.prod(map(len, spec.grid.values())) for spec in specs if spec.grid)
+    # As many blocks as there are cores are simulated side by side, or some in one batch of a GPU.
+    at_once = compare.blocks_together if fills_batches(run.mdp.env) else blocks_at_once(run.mdp.env)
+    simulate("rollout.block_size", run.mdp, own, tuned, compare.num_updates, 1, at_once)
+    for spec, controller in zip(specs, controllers, strict=True):
         batches = controller.num_batches
         if not batches:  # one that tries all step sizes has a batch for each
             space = spec.on(run.of_model(spec.model).mdp).space
-            batches = 1 + (controller.num_trials(space) or fqi.num_stepsizes)
-        total += batches * steps(mdp, compare.num_tasks, compare.num_updates, own)
-    tasks = len(specs) * compare.num_tasks + fqi.iterations * config.selection.num_tasks
-    curves = 4 * tasks * (3 * compare.num_updates + mdp.num_parameters)
-    # As many blocks as there are cores are simulated side by side, or some in one batch of a GPU.
-    together = compare.blocks_together if fills_batches(mdp.env) else blocks_at_once(mdp.env)
-    block = together * _block_bytes(mdp, own, compare.num_updates, keeps_episodes)
-    fit = disk = 0
-    for model in run.models_needed:  # collecting, fitting and selecting each
+            batches = 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
+        simulate("rollout.block_size", run.mdp, own, compare.num_tasks, compare.num_updates, batches, at_once)
+    tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
+    curves = 4 * tasks * (3 * compare.num_updates + run.mdp.num_parameters)
+    memory["compare.num_tasks"] = curves + 8 * (tuned + len(specs) * compare.num_resamples)
+    for model in run.models_needed:  # collecting, fitting and selecting each, or searching
         learned, mdp = run.of_model(model).config, run.of_model(model).mdp
+        selection, at_once = learned.selection.num_tasks, blocks_at_once(mdp.env)
         if learned.learner == "search":
-            search, selection = learned.search, learned.selection.num_tasks
-            size, judged = search.block_size or own, search.generations // search.validate_every + 2
-            members = search.build().runs_of_pair * search.pairs
+            search, updates = learned.search, learned.meta.num_updates
+            members, judged = (
+                search.build().runs_of_pair * search.pairs,
+                search.generations // search.validate_every + 2,
+            )
             for learners, times in ((members, search.generations), (selection, judged)):
-                total += len(search.levels) * times * steps(mdp, learners, learned.meta.num_updates, size)
-            at_once = blocks_at_once(mdp.env)
-            block = max(block, at_once * _block_bytes(mdp, size, learned.meta.num_updates, keeps_episodes))
+                times *= len(search.levels)
+                simulate("search.block_size", mdp, search.block_size or own, learners, updates, times, at_once)
             continue
-        collect, size = learned.collect, learned.collect.block_size or learned.rollout.block_size
+        collect, judged = learned.collect, learned.collect.rounds * learned.fqi.iterations
+        simulate("rollout.block_size", mdp, own, selection, learned.compare.num_updates, judged, at_once)
+        size, field = (collect.block_size, "collect") if collect.block_size else (own, "rollout")
         layout = layout_of(mdp, learners_collected(learned), updates_collected(learned), collect.labels)
         layout = layout._replace(block_size=size)
         full, rest = divmod(layout.num_learners, size)
         disk += (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
-        tried = layout.num_updates * collect.labels
-        total += steps(mdp, layout.num_learners, tried, size)
-        selected = steps(mdp, learned.selection.num_tasks, learned.compare.num_updates, learned.rollout.block_size)
-        total += collect.rounds * learned.fqi.iterations * selected
+        tried, at_once = layout.num_updates * collect.labels, min(at_once, len(layout.blocks))
+        simulate(f"{field}.block_size", mdp, size, layout.num_learners, tried, 1, at_once)
         columns = sum(layout.features.get(name, 1) for name in learned.meta.observation) + len(layout.context_names)
         # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
         row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
-        fit = max(fit, layout.num_learners * tried * row)
-        at_once = min(blocks_at_once(mdp.env), len(layout.blocks))
-        block = max(block, at_once * _block_bytes(mdp, size, tried, keeps_episodes))
-    return Budget(block, fit, curves + 8 * (tuned + len(specs) * compare.num_resamples), disk, total)
-
-
-def _block_bytes(mdp: MetaMDP, learners: int, updates: int, keeps_episodes: bool) -> int:
-    """Return the bytes of a block of learners: its batches as they are simulated, and what is recorded until it is done."""
-    recorded = (updates + 1) * (4 + sum(features.sizes(mdp, recorded_features(mdp)).values()))
-    return 4 * learners * (mdp.learner_size(keeps_episodes=keeps_episodes) + recorded)
+        fit = layout.num_learners * tried * row
+        memory["collect.num_meta_episodes"] = max(memory["collect.num_meta_episodes"], fit)
+    return Budget(memory, disk, steps)
 
 
 def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
     """Refuse what does not fit into memory or onto the disk, and, unless `anyway`, what takes weeks."""
     budget, memory, device = budget_of(run), available_memory(), jax.devices()[0]
     stats = None if device.platform == "cpu" else device.memory_stats()
-    on_device = None if stats is None else stats.get("bytes_limit")
-    for field, what, needed, there in (
-        ("rollout.block_size", "Simulating", budget.block, on_device or memory),
-        ("collect.num_meta_episodes", "Fitting", budget.fit, memory),
-        ("compare.num_tasks", "The comparison", budget.results, memory),
-    ):
+    on_device = memory if stats is None else stats.get("bytes_limit") or memory
+    for field, needed in budget.memory.items():
+        there = on_device if field.endswith("block_size") else memory
         if needed > there:
-            takes = f"{what} takes about {human(needed)}B of memory with these settings, {human(there)}B are available"
+            takes = f"what depends on it takes about {human(needed)}B of memory, {human(there)}B are available"
             raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks or cores.")
     require_free_space(run.path, budget.disk)
-    env = run.mdp.env
-    pace = "in JAX" if engine_of(env).is_compiled else "on the host"
+    pace = "in JAX" if engine_of(run.mdp.env).is_compiled else "on the host"
     pace = "with learning" if isinstance(run.mdp, ActorCriticMDP) else pace
     days = budget.steps / STEPS_PER_SECOND[pace] / 86400.0
     if days > MOST_DAYS and not anyway:

@@ -7,17 +7,17 @@ file. A user's own file has the same form.
 """
 
 import dataclasses
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 from pydantic import ValidationError
 
 from metastep import envs, features, policies, rules
-from metastep._core.errors import InputError, shown
+from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.settings import with_tuples
 from metastep._core.storage import read_bytes
 from metastep.experiments.reference import sentence
@@ -35,6 +35,9 @@ from metastep.simulation.rollouts import Rollout
 Scale = Literal["quick", "full"]
 
 _PRESETS = Path(__file__).parent / "presets"
+# Settings of rollouts that only rules that learn from steps, or from whole episodes, use.
+_OF_STEPS = ("num_envs", "num_steps", "hold")
+_OF_EPISODES = ("num_episodes", "baseline", "fisher", "damping_kind", "cg_iterations")
 
 
 def list_presets() -> tuple[str, ...]:
@@ -52,37 +55,45 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
         raise InputError(f"scale: {scale!r} must be one of {', '.join(get_args(Scale))}.")
     if scale == "quick" and "quick" not in data:
         raise InputError(f"scale: 'quick' needs a table [quick] in {source}, which has none; give --scale full.")
-    quick, readings = data.pop("quick", None), data.pop("readings", {})
-    if quick is not None and scale != "full":
-        if not isinstance(quick, dict):
-            raise InputError(f"quick: {shown(quick)} must be a table of settings.")
+    quick, readings = data.pop("quick", {}), data.pop("readings", {})
+    for name, table in (("quick", quick), ("readings", readings)):
+        if not isinstance(table, dict):
+            raise InputError(f"{name}: {shown(table)} must be a table of settings.")
+    if scale != "full":
         data = _merged(data, quick)
-    chosen = [override for override in overrides if override.partition("=")[0].strip() == "reading"]
-    if chosen:
-        name = _toml_value(chosen[-1], chosen[-1].partition("=")[2])
-        known = readings if isinstance(readings, dict) else {}
-        reading = known.get(name) if isinstance(name, str) else None
-        if not isinstance(reading, dict):
-            listed = ", ".join(map(str, known)) or "none"
-            raise InputError(f"reading: {shown(name)} is not a table [readings.NAME] of {source}, which has {listed}.")
-        data = _merged(data, reading)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        names = key.strip().split(".")
-        if not equals:
-            raise InputError(f"--set: {shown(override)} must have the form section.key=value.")
-        if not all(names):
-            raise InputError(f"--set: {shown(override)} lacks the name of a setting, as in section.key=value.")
-        if override not in chosen:
-            value = _toml_value(override, text)
-            data = _replaced(data, names, value, override)
-            if len(names) == 2 and isinstance(value, dict) and "name" in value:
-                # A part of another name: what further models set was for the part before. What is no table is refused later.
-                with suppress(AttributeError):
-                    for own in (table.get(names[0], {}) for table in data.get("models", {}).values()):
-                        if isinstance(own.get(names[1]), dict) and "name" not in own[names[1]]:
-                            del own[names[1]]
+    settings = list(map(_setting, overrides))
+    for reading in [value for names, value in settings if names == ["reading"]][-1:]:
+        table = readings.get(reading) if isinstance(reading, str) else None
+        if not isinstance(table, dict):
+            listed = ", ".join(readings) or "none"
+            raise InputError(f"reading: {shown(reading)} is no table [readings.NAME] of {source}, which has {listed}.")
+        data = _merged(data, table)
+    for names, value in settings:
+        if names == ["reading"]:
+            continue
+        data = _replaced(data, names, value)
+        if len(names) == 2 and isinstance(value, dict) and "name" in value:
+            # A part of another name: what further models set was for the part before. What is no table is refused later.
+            with suppress(AttributeError):
+                for own in (table.get(names[0], {}) for table in data.get("models", {}).values()):
+                    if isinstance(own.get(names[1]), dict) and "name" not in own[names[1]]:
+                        del own[names[1]]
     return parse(data)
+
+
+def _setting(override: str) -> tuple[list[str], Any]:
+    """Return the name of an overridden setting, in parts, and its value: as TOML writes it, else plain text."""
+    key, equals, text = (part.strip() for part in override.partition("="))
+    if not equals or not all(names := key.split(".")):
+        raise InputError(f"--set: {shown(override)} must have the form section.key=value.")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+        if text[:1] in ("[", "{"):
+            needs = 'text in a list or table needs quotes, as in key=["text"]'
+            raise InputError(f"--set: {shown(override)} is no TOML value, {needs}.") from None
+    return names, parsed["value"] if len(parsed) == 1 else text
 
 
 def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -94,10 +105,8 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         known = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()}
         known |= {base.stem: base for base in (_PRESETS / "bases").glob("*.toml")} if extending else {}
         if str(source) not in known:
-            near = difflib.get_close_matches(str(source), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            place, there = "extends" if extending else "preset", f"{', '.join(known)}, and files that end in .toml"
-            raise InputError(f"{place}: {shown(source)} does not exist, there are {there}.{hint}")
+            what = "is neither a preset nor a file that ends in .toml"
+            raise not_registered("extends" if extending else "preset", str(source), [*known], what)
         file = known[str(source)]
     if file.resolve() in [seen.resolve() for seen in extending]:
         raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
@@ -113,8 +122,8 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
         raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
     below = _read(base, (*extending, file))
     wanted, quick = _methods(data), _methods(below.get("quick"))
-    if _has_plain_names(wanted) and _are_named(quick):  # the file says which methods to compare, at either scale
-        names = [entry.get("name") if isinstance(entry, dict) else entry for entry in wanted]
+    if _has_names_alone(wanted) and _are_tables(quick):  # the file says which methods to compare, at either scale
+        names = [entry["name"] for entry in _tables(wanted)]
         below["quick"]["compare"]["methods"] = [entry for entry in quick if entry["name"] in names]
     merged: dict[str, Any] = _merged(below, data)
     return merged
@@ -157,12 +166,48 @@ def _merged(base: Any, changes: Any) -> Any:
         if "name" in base and changes.get("name", base["name"]) != base["name"]:
             return changes
         return base | {name: _merged(base.get(name), value) for name, value in changes.items()}
-    if _are_named(base) and _are_named(changes):
-        updated = {entry["name"]: entry for entry in base}
-        for entry in changes:
-            updated[entry["name"]] = _merged(updated.get(entry["name"], {}), entry)
-        return list(updated.values())
-    return _picked(base, changes) if _has_plain_names(changes) else changes
+    if _has_names_alone(changes):
+        return _picked(base, changes)
+    if not (_are_tables(base) and _are_tables(changes)):
+        return changes
+    known = {entry["name"]: entry for entry in base}
+    return [*(known | {entry["name"]: _merged(known.get(entry["name"], {}), entry) for entry in changes}).values()]
+
+
+def _replaced(data: Any, names: Sequence[str], value: Any) -> Any:
+    """Return a copy of the settings with one of them set; a list of methods is entered by name, or picked from."""
+    if not names:
+        return _picked(data, value)
+    name, *rest = names
+    if tables := _tables(data):
+        known = {entry["name"]: entry for entry in tables}
+        return [*(known | {name: _replaced(known.get(name, {"name": name}), rest, value)}).values()]
+    if not isinstance(data, dict):  # a part by its name alone, of which an option is set; a value is refused later
+        data = {"name": data} if isinstance(data, str) else {}
+    return data | {name: _replaced(data.get(name), rest, value)}
+
+
+def _picked(known: Any, wanted: Any) -> Any:
+    """Return the methods that a list picks from a list of named tables, with their settings; else the list itself."""
+    if not (_are_tables(known) and (tables := _tables(wanted))):
+        return wanted
+    settings = {entry["name"]: entry for entry in known}
+    return [settings.get(entry["name"], {}) | entry for entry in tables]
+
+
+def _tables(entries: Any) -> list[dict[str, Any]]:
+    """Return a list of methods, named tables or names alone, as tables; nothing where it holds something else."""
+    listed = entries if isinstance(entries, list) else []
+    tables = [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
+    return tables if all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in tables) else []
+
+
+def _are_tables(entries: Any) -> bool:
+    return isinstance(entries, list) and _tables(entries) == entries
+
+
+def _has_names_alone(entries: Any) -> bool:
+    return isinstance(entries, list) and any(isinstance(entry, str) for entry in entries)
 
 
 def _methods(data: Any) -> Any:
@@ -170,78 +215,27 @@ def _methods(data: Any) -> Any:
     return compare.get("methods") if isinstance(compare, dict) else None
 
 
-def _are_named(entries: Any) -> bool:
-    return isinstance(entries, list) and all(isinstance(entry, dict) and "name" in entry for entry in entries)
-
-
-def _has_plain_names(entries: Any) -> bool:
-    return isinstance(entries, list) and any(isinstance(entry, str) for entry in entries)
-
-
-def _picked(known: Any, wanted: Any) -> Any:
-    """Return the entries that a list of names picks from a list of named tables, with their settings; else the list itself."""
-    if not (_are_named(known) and isinstance(wanted, list)):
-        return wanted
-    named = [{"name": entry} if isinstance(entry, str) else entry for entry in wanted]
-    if not _are_named(named) or not all(isinstance(entry["name"], str) for entry in named):
-        return wanted
-    settings = {entry["name"]: entry for entry in known}
-    return [settings.get(entry["name"], {}) | entry for entry in named]
-
-
-def _replaced(data: Any, names: Sequence[str], value: Any, override: str, where: str = "") -> Any:
-    """Return a copy of the settings with one of them set; a list of named tables is entered by name, or picked from."""
-    if not names:
-        return _picked(data, value)
-    name, *rest = names
-    if isinstance(data, str):  # a part by its name alone, of which an option is set
-        data = {"name": data}
-    if _are_named(data):
-        if all(entry["name"] != name for entry in data):
-            data = [*data, {"name": name}]
-        return [_replaced(e, rest, value, override, name) if e["name"] == name else e for e in data]
-    if not isinstance(data, dict):
-        raise InputError(f"--set: {shown(override)} goes into {where}, which is a value and not a table.")
-    return data | {name: _replaced(data.get(name, {}) if rest else data.get(name), rest, value, override, name)}
-
-
-def _toml_value(override: str, text: str) -> Any:
-    """Return the value of an override: as TOML writes it, else plain text."""
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        if text.strip()[:1] in ("[", "{"):
-            raise InputError(
-                f'--set: {shown(override)} is no TOML value, text in a list or table needs quotes, as in key=["text"].'
-            ) from None
-        return text.strip()
-    return parsed["value"] if len(parsed) == 1 else text.strip()
-
-
 def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
     """Return the environment, every task equal where the configuration fixes the context."""
-    env, values = envs.make(config.env.name, **config.env.options), config.env.fixed_context
-    if values is None:
-        return env
-    names = env.context_space.names
-    if len(values) != len(names):
-        raise InputError(f"env.fixed_context: {list(values)} must hold one number for each of {', '.join(names)}.")
-    if not dataclasses.is_dataclass(type(env)):
+    env: Any = envs.make(config.env.name, **config.env.options)
+    values = config.env.fixed_context
+    if values is not None and not dataclasses.is_dataclass(type(env)):
         raise InputError(f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is not a dataclass.")
-    record: Any = env  # a protocol says nothing on how it is implemented
-    fixed: envs.Env | envs.HostEnv = dataclasses.replace(record, context_space=env.context_space.fixed(values))
-    return fixed
+    if values is not None:
+        env.context_space.validate(np.array([values]), "env.fixed_context")
+        env = dataclasses.replace(env, context_space=env.context_space.fixed(values))
+    built: envs.Env | envs.HostEnv = env
+    return built
 
 
 def require_available(mdp: MetaMDP) -> None:
     """Start an episode, so that what an environment needs and does not find is reported before anything is written."""
-    env = mdp.env
     try:
-        episodes = start_episode(env)
+        episodes = start_episode(mdp.env)
     except ImportError as error:
-        raise InputError(f"env: {env.name} needs something that is not installed: {error}.") from None
-    if isinstance(mdp, ActorCriticMDP) and isinstance(env, envs.HostEnv):
-        restartable(env, episodes)
+        raise InputError(f"env: {mdp.env.name} needs something that is not installed: {error}.") from None
+    if isinstance(mdp, ActorCriticMDP) and isinstance(mdp.env, envs.HostEnv):
+        restartable(mdp.env, episodes)
 
 
 def build_rule(config: Experiment) -> rules.Rule | rules.ActorCriticRule:
@@ -252,39 +246,34 @@ def build_rule(config: Experiment) -> rules.Rule | rules.ActorCriticRule:
 def build_mdp(config: Experiment) -> MetaMDP:
     """Return the meta-MDP of a configuration; the rule decides whether it learns from whole episodes or from steps."""
     env, meta, rollout, rule = build_env(config), config.meta, config.rollout, build_rule(config)
-    policy = policies.build(config.policy.name, config.policy.options, env)
+    policy: Any = policies.build(config.policy.name, config.policy.options, env)
     initial = config.initial.build()
     initial.require_for(policy)
-    learns_from_steps, named = isinstance(rule, rules.ActorCriticRule), f"the rule is {meta.rule.name!r}"
-    if learns_from_steps and not isinstance(policy, policies.ActorCritic):
-        raise InputError(f"policy.name: {config.policy.name!r} has no critic, take 'actor-critic' where {named}.")
-    if isinstance(policy, policies.ActorCritic) and not learns_from_steps:
-        raise InputError(f"policy.name: {config.policy.name!r} must not be set where {named}, it learns from episodes.")
-    of_steps, of_episodes = ("num_envs", "num_steps"), ("num_episodes",)
-    for name in of_steps if learns_from_steps else of_episodes:
-        if getattr(rollout, name) is None:
-            raise InputError(f"rollout.{name}: is missing, it must be set where {named}.")
-    fisher = ("fisher", "damping_kind", "cg_iterations")
-    for name in (*of_episodes, "baseline", *fisher) if learns_from_steps else (*of_steps, "hold"):
+    from_steps, where = isinstance(rule, rules.ActorCriticRule), f"where the rule is {meta.rule.name!r}"
+    if isinstance(policy, policies.ActorCritic) != from_steps:
+        must = f"must have {'a' if from_steps else 'no'} critic"
+        raise InputError(f"policy.name: {config.policy.name!r} {must}, which 'actor-critic' has, {where}.")
+    used, unused = (_OF_STEPS, _OF_EPISODES) if from_steps else (_OF_EPISODES, _OF_STEPS)
+    for name in used:
+        if name.startswith("num_") and getattr(rollout, name) is None:
+            raise InputError(f"rollout.{name}: is missing, it must be set {where}.")
+    for name in unused:
         if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
-            raise InputError(f"rollout.{name}: {value!r} must not be set where {named}, which does not use it.")
+            raise InputError(f"rollout.{name}: {value!r} must not be set {where}, which does not use it.")
     shared: dict[str, Any] = {"meta_discount": meta.meta_discount, "observation": meta.observation}
     shared |= {"space": meta.space(rule), "initial": initial, "block_size": rollout.block_size}
+    simulated: dict[str, Any] = {"horizon": rollout.horizon, "discount": rollout.discount}
+    own = {name: getattr(rollout, name) for name in used}
     mdp: MetaMDP
     if isinstance(rule, rules.ActorCriticRule):
-        assert isinstance(policy, policies.ActorCritic)
-        counts = rollout.num_envs or 0, rollout.num_steps or 0
-        sampler = Sampler(env, policy, *counts, rollout.horizon, rollout.discount, rollout.hold)
+        sampler = Sampler(env, policy, **simulated, **own)
         if "gradient_steps" in meta.choices:
             most = shared["space"].high[shared["space"].names.index("gradient_steps")]
             dataclasses.replace(rule, gradient_steps=round(most)).require_batch(sampler.batch_size)  # type: ignore[type-var]
         mdp = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
     else:
-        assert not isinstance(policy, policies.ActorCritic)
-        episodes = rollout.num_episodes or 0
-        simulation = Rollout(env, policy, episodes, rollout.horizon, rollout.discount, rollout.baseline)
-        estimator = Estimator(simulation, **{name: getattr(rollout, name) for name in fisher})
-        mdp = EpisodicMetaMDP(estimator, rule=rule, **shared)
+        simulated |= {name: own.pop(name) for name in ("num_episodes", "baseline")}
+        mdp = EpisodicMetaMDP(Estimator(Rollout(env, policy, **simulated), **own), rule=rule, **shared)
     features.require_known(mdp)
     return mdp
 
@@ -296,22 +285,18 @@ def build_regressor(config: Experiment) -> Regressor:
 
 def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random_state: int | None = None) -> MetaFQI:
     """Return the estimator of Q, not fitted yet."""
-    step = space.branches.get("")
-    steps: dict[str, Any] = {"menu": space.branches}
-    if step is not None and space.num_coordinates > 1:
-        others = ", ".join(name for name in space.names if name != "stepsize")
-        instead = 'search can (`learner = "search"` in a table of models), as can fitted Q from a list'
-        raise InputError(f"meta.choices: fitted Q cannot choose {others} from a range; {instead}.")
-    if step is not None:
-        steps = {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
-    names = ("iterations", "double", "lam", "num_stepsizes", "maximum", "ties")
-    return MetaFQI(
-        regressor=build_regressor(config),
-        meta_discount=config.meta.meta_discount,
-        random_state=config.seed if random_state is None else random_state,
-        **{name: getattr(config.fqi, name) for name in names},
-        **steps,
-    )
+    settings: dict[str, Any] = {name: value for name, value in config.fqi if name != "regressor"}
+    if (step := space.branches.get("")) is None:
+        settings["menu"] = space.branches
+    else:
+        settings |= {"stepsize_low": step.low, "stepsize_high": step.high, "stepsize_scale": step.scale}
+        if space.num_coordinates > 1:
+            others = ", ".join(name for name in space.names if name != "stepsize")
+            instead = 'search can (`learner = "search"` in a table of models), as can fitted Q from a list'
+            raise InputError(f"meta.choices: fitted Q cannot choose {others} from a range; {instead}.")
+    seed = config.seed if random_state is None else random_state
+    discount = config.meta.meta_discount
+    return MetaFQI(regressor=build_regressor(config), meta_discount=discount, random_state=seed, **settings)
 
 
 def learners_collected(config: Experiment) -> int:

@@ -9,19 +9,18 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from metastep import controllers, policies, rules
+from metastep import policies, rules
 from metastep._core.errors import shown
 from metastep._core.registry import Registry
-from metastep._core.settings import REQUIRED, plainly, settings_of
+from metastep._core.settings import plainly, settings_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
 
-# The registries whose options stand in sections of the schema, by the section's name.
+# The registries of the parts whose options stand in sections of the schema, by section.
 _REGISTRIES: dict[str, Registry[Any]] = {
-    "PolicySection": policies.REGISTRY,
-    "RuleSection": rules.REGISTRY,
-    "ControllerSection": controllers.REGISTRY,
-    "RegressorSection": regressors.REGISTRY,
+    "policy.": policies.REGISTRY,
+    "meta.rule.": rules.REGISTRY,
+    "fqi.regressor.": regressors.REGISTRY,
 }
 
 
@@ -41,15 +40,14 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
             continue
         yield f"# {field.description}"
         yield f"# {name} =" if value is None else f"{name} = {literal(value)}"
-    if registry := _REGISTRIES.get(type(section).__name__):
+    if registry := _REGISTRIES.get(prefix):
         given, part = section.model_extra or {}, str(getattr(section, "name", ""))
-        known = settings_of(registry.entry(part).factory)
         for option in registry.options(part):
-            setting = known.get(option)
-            yield from [f"# {setting.sentence}"] if setting is not None and setting.sentence else []
+            setting = settings_of(registry.entry(part).factory)[option]
+            yield from [f"# {setting.sentence}"] if setting.sentence else []
             if option in given:
                 yield f"{option} = {literal(given[option])}"
-            elif setting is not None and isinstance(setting.default, bool | int | float | str | tuple):
+            elif isinstance(setting.default, bool | int | float | str | tuple):
                 yield f"# {option} = {literal(setting.default)}"
     for name, value in inner.items():
         yield from ("", f"# {type(section).model_fields[name].description}")
@@ -57,16 +55,12 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
             yield f"[{prefix}{name}]"
             yield from _table(value, f"{prefix}{name}.")
             continue
-        if isinstance(value, dict):
-            tables = [(f"[{prefix}{name}.{_key(key)}]", entry.model_dump()) for key, entry in value.items()]
-        else:
-            tables = [(f"[[{prefix}{name}]]", entry.model_dump(exclude_defaults=True)) for entry in value]
-        for heading, entries in tables:
-            yield from (
-                heading,
-                *(f"{key} = {literal(item)}" for key, item in entries.items() if item not in ({}, None)),
-                "",
-            )
+        is_table = isinstance(value, dict)
+        for key, entry in value.items() if is_table else ((None, entry) for entry in value):
+            yield f"[[{prefix}{name}]]" if key is None else f"[{prefix}{name}.{_key(key)}]"
+            entries = entry.model_dump(exclude_defaults=not is_table)
+            yield from (f"{key} = {literal(item)}" for key, item in entries.items() if item not in ({}, None))
+            yield ""
 
 
 def section_in(kind: Any) -> type[BaseModel] | None:
@@ -109,13 +103,8 @@ def sentence(error: ValidationError) -> str:
     if problem["type"] == "missing":
         field = Experiment.model_fields.get(dotted)  # a section names its keys
         section = None if field is None else section_in(field.annotation)
-        if section is None:
-            return f"{dotted}: is missing, it must be set."
-        needed = [key for key, inner in section.model_fields.items() if inner.is_required()]
-        registry, name = _REGISTRIES.get(section.__name__), section.model_fields.get("name")
-        options = registry.options(name.default) if registry is not None and name is not None else {}
-        needed += [option for option, default in options.items() if default is REQUIRED]
-        return f"{dotted}: is missing, it must be a table [{dotted}]{' with ' * bool(needed)}{', '.join(needed)}."
+        needed = [key for key, inner in section.model_fields.items() if inner.is_required()] if section else []
+        return f"{dotted}: is missing, it must be {f'a table with {needed[0]}' if needed else 'set'}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field
         return f"{dotted}.{message.rstrip('.')}.".removeprefix(".")
     return f"{dotted or 'configuration'}: {shown(problem['input'])} {message}."
@@ -126,5 +115,5 @@ def _all_settings(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield prefix + name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _all_settings(field.annotation, f"{prefix}{name}.")
-    if registry := _REGISTRIES.get(section.__name__):
+    if registry := _REGISTRIES.get(prefix):
         yield from (prefix + option for part in registry.names() for option in registry.options(part))

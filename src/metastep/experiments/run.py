@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +28,6 @@ from metastep import policies
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Named, Silent, Tracker
-from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing as writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
@@ -86,9 +85,9 @@ class Run:
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
         filled = provenance.parsed(file, self.record).to_dict()
-        found = first_difference({name: self.record[name] for name in wanted} | {"experiment": filled}, wanted)
+        started = {name: self.record[name] for name in wanted} | {"experiment": filled}
         place, remedy = f"Folder {self.path} was started with", "resume with the same setting or use another folder"
-        provenance.refuse_difference(found, place, "which is now", remedy)
+        provenance.require_same(started, wanted, place, "which is now", remedy)
         if command:
             storage.write_atomically(self.path / "command.txt", f"{command}\n".encode(), overwrite=False)
         return self
@@ -145,13 +144,12 @@ class Run:
         """The methods of the comparison by name; one that cannot be built is refused."""
         specs = stages.method_specs(self.config)
         for spec in specs.values():
-            spec.on(self.of_model(spec.model).mdp, spec.first_values)
-            level = getattr(stages.some_controller(spec), "level", "")
-            known = self.of_model(spec.model).config.search.levels
+            own = self.of_model(spec.model)
+            spec.on(own.mdp, spec.first_values)
+            level, known = getattr(stages.some_controller(spec), "level", ""), own.config.search.levels
             if level and level not in known:
-                raise InputError(
-                    f"compare.methods.{spec.name}: the level {level!r} is not searched, only {', '.join(known)}."
-                )
+                only = f"only {', '.join(known)}"
+                raise InputError(f"compare.methods.{spec.name}: the level {level!r} is not searched, {only}.")
         return specs
 
     @cached_property
@@ -163,6 +161,7 @@ class Run:
     @cached_property
     def dataset(self) -> Dataset:
         """The training data."""
+        self._require_fitted_q()
         return provenance.read_dataset(self)
 
     @cached_property
@@ -183,6 +182,10 @@ class Run:
             raise InputError(f"File {self.comparison_file} compares other methods; remove it to compare again.")
         return comparison
 
+    def _require_fitted_q(self) -> None:
+        if self.config.learner == "search":
+            raise InputError(f"learner: 'search' collects no training data, so there is none in {self.path}.")
+
     def command(self) -> str:
         """Return the command that created the folder, as far as it is known."""
         try:
@@ -194,21 +197,21 @@ class Run:
 
     def collect(self, *, tracker: Tracker | None = None) -> Dataset:
         """Collect the training data, or what is missing of it."""
-        config, mdp = self.config, self.mdp
-        try:  # the data may hold more features than the model observes
+        config, mdp, how = self.config, self.mdp, self.config.collect
+        self._require_fitted_q()
+        with suppress(InputError):  # where it is not complete, collecting completes it, or says what is wrong
+            # The data may hold more features than the model observes.
             if set(collection.recorded_features(mdp)) <= set(self.dataset.layout.features):
                 return self.dataset
-        except InputError:  # collecting completes it, or says what is wrong
-            pass
         timed = stages.Timed(self.path, tracker)
         with self.writing():
             self.dataset = collection.collect(
-                dataclasses.replace(mdp, block_size=config.collect.block_size or mdp.block_size),
+                dataclasses.replace(mdp, block_size=how.block_size or mdp.block_size),
                 self.data_folder,
                 num_episodes=configs.learners_collected(config),
-                labels=config.collect.labels,
-                rounds=config.collect.rounds,
-                follow=None if config.collect.rounds == 1 else partial(self._controller_of_round, timed),
+                labels=how.labels,
+                rounds=how.rounds,
+                follow=None if how.rounds == 1 else partial(self._controller_of_round, timed),
                 num_updates=configs.updates_collected(config),
                 seed=config.seed,
                 config=provenance.recorded_with_data(self),
@@ -268,31 +271,22 @@ class Run:
         """Write the report; return the path of its page."""
         return reporting.write_report(self)
 
-    def tune(
-        self, spec: MethodSpec, *, num_updates: int | None = None, tracker: Tracker | None = None
-    ) -> tuple[Method, TuningTable]:
-        """Tune a method on the tuning tasks."""
-        compared, how = self.config.compare, self.how_compared(tracker, num_updates)
-        how |= {"num_tasks": compared.num_tuning_tasks, "shared_noise": compared.shared_noise}
-        return tune(spec, self.of_model(spec.model).mdp, **how)
+    def tune(self, spec: MethodSpec, **changed: Any) -> tuple[Method, TuningTable]:
+        """Tune a method on the tuning tasks; what is `changed` goes to `tune` in place of the run's settings."""
+        how = self.config.compare
+        settings = {"num_tasks": how.num_tuning_tasks, "shared_noise": how.shared_noise, **self.how_compared(None)}
+        return tune(spec, self.of_model(spec.model).mdp, **settings | changed)
 
-    def test(
-        self,
-        methods: Sequence[Method],
-        *,
-        num_updates: int | None = None,
-        tuning: Sequence[TuningTable] = (),
-        tracker: Tracker | None = None,
-    ) -> Comparison:
-        """Run methods on the test tasks; nothing is written."""
-        num_tasks = self.config.compare.num_tasks
-        return compare(methods, self.mdp, num_tasks=num_tasks, tuning=tuning, **self.how_compared(tracker, num_updates))
+    def test(self, methods: Sequence[Method], **changed: Any) -> Comparison:
+        """Run methods on the test tasks; nothing is written. What is `changed` goes to `compare`."""
+        settings = {"num_tasks": self.config.compare.num_tasks, **self.how_compared(None)}
+        return compare(methods, self.mdp, **settings | changed)
 
-    def how_compared(self, tracker: Tracker | None, num_updates: int | None = None) -> dict[str, Any]:
+    def how_compared(self, tracker: Tracker | None) -> dict[str, Any]:
         """Return the arguments that tuning, validation and test have in common."""
-        config = self.config.compare
-        updates = {"num_updates": num_updates or config.num_updates, "blocks_together": config.blocks_together}
-        return {"seed": self.config.seed, "tracker": tracker} | updates
+        how = self.config.compare
+        shared = {"num_updates": how.num_updates, "blocks_together": how.blocks_together}
+        return {"seed": self.config.seed, "tracker": tracker} | shared
 
     def result_file(self, method: str) -> Path:
         """Return the file of one method on the test tasks, with its grid search."""
@@ -313,7 +307,7 @@ def run(
     tracker: Tracker | None = None,
     anyway: bool = False,
 ) -> Run:
-    """Run an experiment: everything that `metastep run` does. A stopped run resumes.
+    """Run an experiment and return it: everything that `metastep run` does. A stopped run resumes.
 
     Args:
         source, out: the name of a preset or the path of a .toml file; the folder of the run.
@@ -321,9 +315,6 @@ def run(
         seed: of everything random, in place of the configuration's.
         overrides: further settings, like `"fqi.regressor.trees=20"`.
         tracker, anyway: receives progress; whether it may take weeks.
-
-    Returns:
-        The run, with its `config`, `dataset`, `model` and `comparison`.
     """
     started = start_run(source, scale, Path(out), seed=seed, overrides=overrides, anyway=anyway)
     started.run_all(tracker=tracker)
@@ -341,10 +332,12 @@ def start_run(
     tasks: Path | None = None,
     data: Path | None = None,
     anyway: bool = False,
+    collects: bool = False,
 ) -> Run:
     """Create or resume a run; what cannot run is refused before a folder is created.
 
-    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from.
+    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from;
+    `collects` says that training data is asked for.
     """
     config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     env = configs.build_env(config)
@@ -354,11 +347,13 @@ def start_run(
         horizon = min(config.rollout.horizon, _CHECKED_STEPS)
         check_env(env, horizon=horizon, sigma=getattr(policy, "sigma", 1.0), thorough=False)
     space = env.context_space
-    listed = None if tasks is None else load_tasks(tasks, space.names, space.low, space.high)
+    listed = None if tasks is None else load_tasks(tasks, space)
     new = Run(out, config, listed).require_buildable()
+    if collects:
+        new._require_fitted_q()
     configs.require_available(new.mdp)
     require_affordable(new, anyway=anyway)
-    dataset = None if data is None else provenance.find_data(data, config, listed)
+    dataset = None if data is None else provenance.find_data(data, new)
     new.prepare_folder(command)
     if dataset is not None:
         with new.writing(), stages.Timed(new.path, None).stage("copy", 1, "datasets"):

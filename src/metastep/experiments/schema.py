@@ -3,11 +3,11 @@
 What a class of the library defines (defaults, bounds, sentences) is taken from it; only what no class has is defined here.
 """
 
-import dataclasses
 import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Le
@@ -92,10 +92,11 @@ class _Named(_Section):
         return {"name": value} if isinstance(value, str) else value
 
 
-class _Part(_Named):
-    """A part by its name in a registry, and its options."""
+class PartSection(_Named):
+    """The options of a part stand beside its name."""
 
     model_config = ConfigDict(extra="allow")
+    name: str = _field("Name in the registry, or module:name.", min_length=1)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -108,28 +109,9 @@ class _Part(_Named):
         return dict(self.model_extra or {})
 
 
-class PolicySection(_Part):
-    """The policy that learns; its options, like sigma, stand beside its name."""
-
-    name: str = _field("Name in the registry of policies, or module:name.", "linear", min_length=1)
-
-
-class RuleSection(_Part):
-    """The update rule; its options, like damping, stand beside its name."""
-
-    name: str = _field("Name in the registry of rules, or module:name.", "nga", min_length=1)
-
-
-class ControllerSection(_Part):
-    """What proposes the step sizes of a method; its options stand beside its name."""
-
-    name: str = _field("Name in the registry of controllers, or module:name.", min_length=1)
-
-
-class RegressorSection(_Part):
-    """What Q is fitted with; its options, like trees and min_samples_split, stand beside its name."""
-
-    name: str = _field("Name in the registry of regressors, or module:name.", "extra-trees", min_length=1)
+def _named(default: str) -> Any:
+    """Let a table without a name be the options of this part."""
+    return BeforeValidator(lambda value: {"name": default, **value} if isinstance(value, dict) else value)
 
 
 class EnvSection(_Section):
@@ -153,7 +135,7 @@ class InitialSection(_Section):
 
     def build(self) -> InitialPolicy:
         """The distribution."""
-        return InitialPolicy(**{name: getattr(self, name) for name in type(self).model_fields})
+        return InitialPolicy(**dict(self))
 
 
 _OF_EPISODES, _OF_STEPS = " For rules that learn from whole episodes.", " For rules that learn from steps."
@@ -190,17 +172,14 @@ class ChoiceSection(_Section):
     high: Float | None = _field("Largest value.", None, gt=0.0, le=1e9)
     scale: Literal["linear", "log"] | None = _field("How values are sampled and gridded.", None)
 
-    def range(self, name: str, usual: Range) -> Range:
-        """Return the range of the coordinate."""
-        given = {field: value for field in ("low", "high", "scale") if (value := getattr(self, field)) is not None}
-        return dataclasses.replace(usual, name=name, **given)
-
 
 class MetaSection(_Section):
     """The meta-MDP: what is seen, what is chosen, what is done with it."""
 
     num_updates: Count = _field("Updates of a learner (T) in the training data; the generative method makes one.")
-    rule: RuleSection = _field("The update whose step sizes are chosen.", RuleSection())
+    rule: Annotated[PartSection, _named("nga")] = _field(
+        "The update whose step sizes are chosen.", PartSection(name="nga")
+    )
     meta_discount: float = _of(EpisodicMetaMDP, "meta_discount")
     stepsize_low: Float = _field("Smallest step size.", 0.0, ge=0.0)
     stepsize_high: Float = _field("Largest step size.", gt=0.0, le=1e9)
@@ -216,8 +195,9 @@ class MetaSection(_Section):
     def space(self, rule: Any) -> Space:
         """Return the updates to choose from."""
         step = Range(self.stepsize_low, self.stepsize_high, self.stepsize_scale)
-        along = {name: Range(one.low, one.high, one.scale) for name, one in self.ranges.items()}
-        choices = {name: one.range(name, rule.choices.get(name, step)) for name, one in self.choices.items()}
+        along = {name: Range(**dict(one)) for name, one in self.ranges.items()}
+        given = {name: one.model_dump(exclude_none=True) for name, one in self.choices.items()}
+        choices = {name: replace(rule.choices.get(name, step), name=name, **own) for name, own in given.items()}
         return space_for(rule, step, along, choices)
 
 
@@ -245,7 +225,9 @@ class FQISection(_Section):
     """Fitted Q-Iteration."""
 
     iterations: int = _of(MetaFQI, "iterations")
-    regressor: RegressorSection = _field("What Q is fitted with.", RegressorSection())
+    regressor: Annotated[PartSection, _named("extra-trees")] = _field(
+        "What Q is fitted with.", PartSection(name="extra-trees")
+    )
     double: bool = _of(MetaFQI, "double")
     lam: float = _of(MetaFQI, "lam")
     num_stepsizes: int = _of(MetaFQI, "num_stepsizes")
@@ -278,15 +260,15 @@ class SearchSection(_Section):
 
     def build(self) -> Search:
         """Return the search."""
-        return Search(**{name: getattr(self, name) for name in type(self).model_fields})
+        return Search(**dict(self))
 
 
 class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
     name: str = _field("Name in tables and files; that of a baseline, or module:name, brings the rest.")
-    rule: RuleSection | None = _field("The update; by default the baseline's, or meta.rule.", None)
-    controller: ControllerSection | None = _field("What proposes the step sizes; by default the baseline's.", None)
+    rule: PartSection | None = _field("The update; by default the baseline's, or meta.rule.", None)
+    controller: PartSection | None = _field("What proposes the step sizes; by default the baseline's.", None)
     model: str = _field("The table [models.NAME] whose rule, step sizes and model it uses.", "")
     stepsize_scale: Scale | None = _field("What its steps mean; by default what others' do.", None)
     stepsize_range: tuple[Float, Float] | None = _field(
@@ -371,7 +353,7 @@ class Experiment(_Section):
 
     seed: int = _field("Seed of everything random.", 0, ge=0, le=2**32 - 1)
     env: EnvSection = _field("The family of tasks.")
-    policy: PolicySection = _field("The policy that learns.")
+    policy: Annotated[PartSection, _named("linear")] = _field("The policy that learns.", PartSection(name="linear"))
     initial: InitialSection = _field("The distribution of the first policy.")
     rollout: RolloutSection = _field("How a policy is tried out and its gradient estimated.")
     meta: MetaSection = _field("What the meta-MDP shows and what is chosen.")
@@ -393,10 +375,10 @@ class Experiment(_Section):
         self.initial.build()
         self.search.build()
         if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
-            raise ValueError("collect: is missing, it must be a table [collect] with num_meta_episodes")
+            raise ValueError("collect: is missing, it must be a table with num_meta_episodes")
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
-        Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
+        Stepsizes(step.low, step.high, step.scale, num=self.fqi.num_stepsizes)
         if self.fqi.maximum == "continuous" and self.fqi.ties != "smallest":
             raise ValueError(f"fqi.ties: {self.fqi.ties!r} must be 'smallest' where fqi.maximum is 'continuous'")
         if len(set(meta.observation)) != len(meta.observation) or not meta.observation:

@@ -1,7 +1,7 @@
 """The stages of a run after collection: fit, validate and select, tune and compare. Each continues what it finds begun.
 
-The time of each stage is kept in the run's folder. Times differ from run to run, so no file that is compared byte by byte shows
-them, and no checksum covers them.
+The time of each stage is kept in the run's folder. Times differ from run to run, so only the report of a search shows them, and
+no checksum covers them.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from metastep import controllers, features
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Stage, Tracker
+from metastep._core.settings import from_json
 from metastep.controllers import Controller, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
 from metastep.evaluation.comparison import comparison_plan
@@ -37,6 +39,8 @@ from metastep.rules.spaces import Range
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
+
+_SECONDS = TypeAdapter(dict[str, float])
 
 
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
@@ -77,10 +81,8 @@ def fit_on(
 
 def iteration_methods(run: Run, model: Model) -> list[Method]:
     """Return every iteration of a model as a method; N=i is iteration i."""
-    return [
-        Method(f"N={i}", run.mdp.rule, MetaFQIController(model, i, run.tasks), values={"iteration": i})
-        for i in range(1, len(model.q_functions) + 1)
-    ]
+    controllers = {i: MetaFQIController(model, i, run.tasks) for i in range(1, len(model.q_functions) + 1)}
+    return [Method(f"N={i}", run.mdp.rule, own, values={"iteration": i}) for i, own in controllers.items()]
 
 
 def validate(run: Run, model: Model, *, tracker: Tracker | None = None) -> Comparison:
@@ -181,12 +183,12 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
 def prepare_method(run: Run, spec: MethodSpec, *, tracker: Tracker | None = None) -> Method:
     """Return a method with nothing to tune, its controller loaded or trained where it needs to be."""
     own = run.of_model(spec.model)
-    config = own.config
-    mdp = own.mdp.with_budget(config.compare.num_updates)
+    config, updates = own.config, own.config.compare.num_updates
+    mdp = own.mdp.with_budget(updates)
     resources = controllers.Resources(
         mdp=spec.on(mdp),
         seed=config.seed,
-        num_updates=config.compare.num_updates,
+        num_updates=updates,
         num_training_episodes=config.collect.num_meta_episodes,
         num_stepsizes=config.fqi.num_stepsizes,
         regressor=partial(build_regressor, config),
@@ -204,10 +206,9 @@ def method_specs(config: Experiment) -> dict[str, MethodSpec]:
 
 def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
     """Return a method as data, its grid and steps filled in from the configuration."""
-    if method.controller is None:
+    if (controller := method.controller) is None:
         spec = baselines.make(method.name)
     else:
-        controller = method.controller
         spec = MethodSpec(method.own_name, controller.name, controller.options, label=method.own_name)
     if method.rule is not None:
         spec = dataclasses.replace(spec, rule=method.rule.name, rule_options=method.rule.options)
@@ -221,9 +222,6 @@ def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
             steps = usual = Range(*(bounds or (usual.low, usual.high)), scale or usual.scale)
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-    if model and model not in config.models:
-        known = ", ".join(config.models) or "there is none"
-        raise InputError(f"{place}.model: {model!r} must be a table of models, {known}.")
     options = dict(spec.controller_options)
     if "num_updates" in controllers.REGISTRY.parameters(spec.controller):
         options.setdefault("num_updates", config.compare.num_updates)
@@ -235,10 +233,8 @@ def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
             grid[option] = tuple(float(step) for step in usual.grid(11)[1:])
         else:  # nothing but steps along the experiment's own rule has a usual size
             raise InputError(f"{place}.grid.{option}: is missing, it must be a list of numbers.")
-    label, colour = method.label or spec.label, method.colour or spec.colour
-    return dataclasses.replace(
-        spec, model=model, steps=steps, controller_options=options, grid=grid, label=label, colour=colour
-    )
+    shown: Any = {"label": method.label or spec.label, "colour": method.colour or spec.colour}
+    return dataclasses.replace(spec, model=model, steps=steps, controller_options=options, grid=grid, **shown)
 
 
 def some_controller(spec: MethodSpec) -> Controller:
@@ -267,10 +263,9 @@ class Timed:
 
 def add_time(folder: Path, name: str, seconds: float) -> None:
     """Add to the time of a stage; times that cannot be read are replaced."""
-    try:
+    known = dict[str, float]()
+    with suppress(InputError):
         known = read_times(folder)
-    except InputError:
-        known = {}
     known[name] = round(known.get(name, 0.0) + seconds, 3)
     storage.write_json(folder / "times.json", storage.stamp("times") | {"seconds": known})
 
@@ -282,7 +277,4 @@ def read_times(folder: Path) -> dict[str, float]:
         return {}
     found = storage.read_json(file)
     storage.require_stamp(found, "times", file, "remove it")
-    try:
-        return {name: float(value) for name, value in found["seconds"].items()}
-    except (KeyError, AttributeError, TypeError, ValueError):
-        raise InputError(f"File {file} was not written by metastep: it must hold seconds by stage.") from None
+    return from_json(_SECONDS, found.get("seconds"), f"File {file}: seconds")

@@ -1,20 +1,92 @@
-"""What fitted and searched models have in common: they propose hyperparameters from features, which come by name."""
+"""What fitted and searched models have in common: a record, checked when made and when read, and proposals from features."""
 
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import MinLen
 from numpy.typing import ArrayLike, NDArray
+from pydantic import ConfigDict, FiniteFloat, TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from metastep._core.errors import InputError, not_registered
 from metastep._core.logs import AnyLog
+from metastep._core.settings import Count
+from metastep._core.storage import canonical_json
 from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
 
 # Any loop may give them, whether or not a model looks at them.
 _WELCOME = ("theta", "natural_gradient", "context", "budget")
+STEP = "stepsize"
+"""Name of the hyperparameter that is maximised over a range; with PPO and A2C it is the learning rate."""
+CLOSED = ConfigDict(extra="forbid", ser_json_inf_nan="constants")  # JSON refuses them, null would hide them
+
+
+@checked_dataclass(frozen=True, config=CLOSED)
+class ObservationPart:
+    """A contiguous part of the observation: the name of its feature and its size."""
+
+    name: Annotated[str, MinLen(1)]
+    size: Count
+
+
+@checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
+class BaseRecord(ABC):
+    """What is recorded of every model."""
+
+    setting: dict[str, Any]  # the meta-MDP that the model was fitted for, as JSON; `env` is the environment
+    observation: tuple[ObservationPart, ...]  # in the order of its numbers
+    feature_names: tuple[str, ...]  # of each number of the observation
+    feature_low: tuple[FiniteFloat, ...]  # smallest value of each number in the training data
+    feature_high: tuple[FiniteFloat, ...]  # largest
+    configuration: dict[str, Any]  # settings the model was fitted with, as JSON
+    versions: dict[str, str] = field(default_factory=dict)  # of the software that fitted the model, and the device
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment the model was fitted for."""
+        return str(self.setting.get("env", "unknown"))
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the update rule the model was fitted for."""
+        rule = self.setting.get("rule")
+        return str(rule.get("name", "unknown")) if isinstance(rule, dict) else "unknown"
+
+    @property
+    def keywords(self) -> dict[str, int]:
+        """The size of each part of the observation, by the name it is passed under."""
+        return {part.name.rpartition(":")[2]: part.size for part in self.observation}
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Names of the branches that the model chooses from, by position; none where it chooses the step only."""
+        return ()
+
+    @property
+    def hyperparameters(self) -> tuple[str, ...]:
+        """Names of the values that the model proposes."""
+        return tuple(self.bounds(next(iter(self.directions), "")))
+
+    @abstractmethod
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        """Return the smallest and the largest value of every hyperparameter by name, where this direction was chosen."""
+
+
+_BASE: TypeAdapter[BaseRecord] = TypeAdapter(BaseRecord)
+
+
+def record_to_json(record: BaseRecord) -> dict[str, Any]:
+    """Return the record as JSON can hold it."""
+    try:
+        found: dict[str, Any] = _BASE.dump_python(record, mode="json", serialize_as_any=True)
+        canonical_json(found)
+    except ValueError as error:
+        raise InputError(f"model record: cannot be written as JSON: {error}.") from None
+    return found
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ Speed comes from the layout: a row's features are contiguous and padded to whole
 rows of a node updates the statistics of all its features at once, without a sort and without a gather.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -98,9 +97,7 @@ class ExtraTrees:
             [half._replace(value=2.0 * half.value, importances=removed * half.importances) for half, removed in halves]
         )
 
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> Forest:
-        """Return a forest that was fitted before, packed or not."""
-        return load_forest(arrays)
+    load = staticmethod(load_forest)
 
 
 @kernel
@@ -134,27 +131,9 @@ def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-u
             node = nodes
             nodes += 1
             size = stop - start
-            # The sum and the sum of squares about the mean; four sums at a time, because additions to one would wait.
-            whole = start + size // 4 * 4
-            a, b, c, d = 0.0, 0.0, 0.0, 0.0
-            for i in range(start, whole, 4):
-                a += y[i]
-                b += y[i + 1]
-                c += y[i + 2]
-                d += y[i + 3]
-            for i in range(whole, stop):
-                a += y[i]
-            total = (a + b) + (c + d)
+            total = _sum(y, start, stop, 0.0, False)
             mean = total / size
-            a, b, c, d = 0.0, 0.0, 0.0, 0.0
-            for i in range(start, whole, 4):
-                a += (y[i] - mean) * (y[i] - mean)
-                b += (y[i + 1] - mean) * (y[i + 1] - mean)
-                c += (y[i + 2] - mean) * (y[i + 2] - mean)
-                d += (y[i + 3] - mean) * (y[i + 3] - mean)
-            for i in range(whole, stop):
-                a += (y[i] - mean) * (y[i] - mean)
-            spread = (a + b) + (c + d)
+            spread = _sum(y, start, stop, mean, True)
             feature[node], threshold[node], right[node], value[node] = LEAF, 0, LEAF, mean
             # The tolerance on the variance is scikit-learn's.
             if size < fewest or spread <= 2.220446049250313e-16 * size:
@@ -202,6 +181,23 @@ def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-u
 
 
 @kernel
+def _sum(y, start, stop, centre, squares):  # type: ignore[no-untyped-def]
+    """Sum differences from the centre, or their squares; four sums at a time, because additions to one would wait."""
+    whole = start + (stop - start) // 4 * 4
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    for i in range(start, whole, 4):
+        p, q, r, s = y[i] - centre, y[i + 1] - centre, y[i + 2] - centre, y[i + 3] - centre
+        a += p * p if squares else p
+        b += q * q if squares else q
+        c += r * r if squares else r
+        d += s * s if squares else s
+    for i in range(whole, stop):
+        p = y[i] - centre
+        a += p * p if squares else p
+    return (a + b) + (c + d)
+
+
+@kernel
 def _uniform(state):  # type: ignore[no-untyped-def]
     """Draw a uniform number in [0, 1) from a splitmix64 counter: one addition to the state, then a hash of it."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -226,28 +222,19 @@ def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
         j, k, m = i + quarter, i + 2 * quarter, i + 3 * quarter
         a, b, c, d = data[ids[i]], data[ids[j]], data[ids[k]], data[ids[m]]
         for f in range(data.shape[1]):
-            p = a[f] if a[f] < b[f] else b[f]
-            q = c[f] if c[f] < d[f] else d[f]
-            p = p if p < q else q
-            low[f] = p if p < low[f] else low[f]
-            p = a[f] if a[f] > b[f] else b[f]
-            q = c[f] if c[f] > d[f] else d[f]
-            p = p if p > q else q
-            high[f] = p if p > high[f] else high[f]
+            low[f] = min(low[f], min(min(a[f], b[f]), min(c[f], d[f])))
+            high[f] = max(high[f], max(max(a[f], b[f]), max(c[f], d[f])))
     for i in range(start + 4 * quarter, stop):
         a = data[ids[i]]
         for f in range(data.shape[1]):
-            low[f] = a[f] if a[f] < low[f] else low[f]
-            high[f] = a[f] if a[f] > high[f] else high[f]
+            low[f], high[f] = min(low[f], a[f]), max(high[f], a[f])
 
 
 @kernel
 def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # type: ignore[no-untyped-def]
     """Compute number and target sum of the rows at or below each feature's threshold, in the order of `_ranges`."""
     for f in range(data.shape[1]):
-        count[f] = 0
-        left_sum[f] = 0.0
-    one, none = np.int32(1), np.int32(0)
+        count[f], left_sum[f] = 0, 0.0
     quarter = (stop - start) // 4
     for i in range(start, start + quarter):
         j, k, m = i + quarter, i + 2 * quarter, i + 3 * quarter
@@ -255,16 +242,12 @@ def _left_statistics(data, ids, y, start, stop, threshold, count, left_sum):  # 
         ya, yb, yc, yd = y[i], y[j], y[k], y[m]
         for f in range(data.shape[1]):
             t = threshold[f]
-            in_a, in_b, in_c, in_d = a[f] <= t, b[f] <= t, c[f] <= t, d[f] <= t
-            count[f] += ((one if in_a else none) + (one if in_b else none)) + (
-                (one if in_c else none) + (one if in_d else none)
-            )
-            left_sum[f] += ((ya if in_a else 0.0) + (yb if in_b else 0.0)) + (
-                (yc if in_c else 0.0) + (yd if in_d else 0.0)
-            )
+            p, q, r, s = a[f] <= t, b[f] <= t, c[f] <= t, d[f] <= t
+            count[f] += np.int32(p) + np.int32(q) + np.int32(r) + np.int32(s)
+            left_sum[f] += ((ya if p else 0.0) + (yb if q else 0.0)) + ((yc if r else 0.0) + (yd if s else 0.0))
     for i in range(start + 4 * quarter, stop):
         a, ya = data[ids[i]], y[i]
         for f in range(data.shape[1]):
             inside = a[f] <= threshold[f]
-            count[f] += one if inside else none
+            count[f] += np.int32(inside)
             left_sum[f] += ya if inside else 0.0

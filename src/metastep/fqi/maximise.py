@@ -107,15 +107,13 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
 
 
 def maximise_general(
-    heads: Sequence[Any], states: ArrayLike, stepsizes: ArrayLike, lam: float = 1.0, *, with_values: bool = False
+    heads: Sequence[Any], states: NDArray[Any], points: NDArray[Any], lam: float = 1.0, *, with_values: bool = False
 ) -> Maximum:
     """Find the same maximum for anything that predicts, by predicting on every (state, step size) row."""
-    matrix = np.ascontiguousarray(states, dtype=np.float32)
-    points = np.ascontiguousarray(stepsizes, dtype=np.float32)
-    value, best = np.empty(len(matrix)), np.empty(len(matrix), dtype=np.int64)
-    values = np.empty((len(matrix) if with_values else 0, len(points)))
-    for start in range(0, len(matrix), _BLOCK_ROWS):
-        block = matrix[start : start + _BLOCK_ROWS]
+    value, best = np.empty(len(states)), np.empty(len(states), dtype=np.int64)
+    values = np.empty((len(states) if with_values else 0, len(points)))
+    for start in range(0, len(states), _BLOCK_ROWS):
+        block = states[start : start + _BLOCK_ROWS]
         inputs = np.column_stack([np.repeat(block, len(points), axis=0), np.tile(points, len(block))])
         predicted = [np.asarray(head.predict(inputs), dtype=np.float64).reshape(len(block), -1) for head in heads]
         combined = predicted[0]
@@ -143,9 +141,8 @@ def tied(values: NDArray[np.float64], ties: Ties) -> NDArray[np.intp]:
         rank = is_best.cumsum(axis=1)
         return (rank == (rank[:, -1:] + 1) // 2).argmax(axis=1)
     place = np.arange(values.shape[1])
-    length = place - np.maximum.accumulate(
-        np.where(is_best, -1, place), axis=1
-    )  # of the run up to here, 0 where none is
+    # Of the run up to here, 0 where none is.
+    length = place - np.maximum.accumulate(np.where(is_best, -1, place), axis=1)
     last = length.argmax(axis=1)
     return last - length.max(axis=1) // 2
 

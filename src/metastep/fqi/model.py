@@ -10,46 +10,130 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
+from annotated_types import Ge, MinLen
 from numpy.typing import ArrayLike, NDArray
+from pydantic import FiniteFloat, TypeAdapter
+from pydantic.dataclasses import dataclass as checked_dataclass
 
-from metastep._core.errors import InputError
+from metastep._core import storage
+from metastep._core.errors import InputError, shown
 from metastep._core.provenance import environment_record
-from metastep._core.storage import (
-    Tensors,
-    read_bytes,
-    read_tensors,
-    require_stamp,
-    sha256_of,
-    sha256_of_json,
-    stamp,
-    write_tensors,
-)
-from metastep.fqi.base import AnyModel
+from metastep._core.settings import Count, from_json
+from metastep.fqi.base import CLOSED, STEP, AnyModel, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.forest import Forest, pack
-from metastep.fqi.iteration import MetaFQI, QFunction, pick_iteration
-from metastep.fqi.record import (
-    STEP,
-    Branch,
-    ModelRecord,
-    ObservationPart,
-    RegressorRecord,
-    TrainingData,
-    ValidationCurve,
-    record_from_json,
-    record_to_json,
-)
+from metastep.fqi.iteration import MetaFQI, NumStepsizes, QFunction, Stepsizes, Weight, pick_iteration
+from metastep.fqi.maximise import Ties
 from metastep.fqi.regressors import REGISTRY, Head, Regressor, options_of
 from metastep.fqi.stepper import Proposal
+from metastep.rules.spaces import Scale
 
 _FILE = "model.safetensors"
 _TENSOR = re.compile(r"([1-9][0-9]{0,3})/(0|[1-9][0-9]{0,3})/(.+)", re.ASCII)
 _IN_CARD = re.compile(rb"^SHA-256: `([0-9a-f]{64})`\s*$", re.MULTILINE)
+
+
+@checked_dataclass(frozen=True, config=CLOSED)
+class Branch:
+    """A direction, or another choice beside the step, and the range of the step with it."""
+
+    name: str  # for tables and figures; empty where a model chooses the step only
+    low: FiniteFloat
+    high: FiniteFloat
+    scale: Scale
+    values: dict[str, FiniteFloat] = field(default_factory=dict)  # of all hyperparameters except the step, by name
+
+
+@checked_dataclass(frozen=True, config=CLOSED)
+class TrainingData:
+    """Which dataset a model was fitted on."""
+
+    tuples: Count  # that were fitted, without those that hold a number that is not finite
+    seed: Annotated[int, Ge(0)]  # of the collection
+    fingerprint: str  # the dataset's checksum
+
+
+@checked_dataclass(frozen=True, config=CLOSED)
+class ValidationCurve:
+    """Results of one iteration on validation tasks."""
+
+    iteration: Count  # from 1
+    score: FiniteFloat  # for selection: larger is better
+    returns: tuple[FiniteFloat, ...]  # mean return over tasks before each update and after the last
+
+
+@checked_dataclass(frozen=True, config=CLOSED)
+class RegressorRecord:
+    """The regressor that fitted the heads of a model."""
+
+    name: str  # in the registry, unless the model lives in memory only
+    options: dict[str, Any]
+
+
+@checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
+class ModelRecord(BaseRecord):
+    """Everything about a fitted model except its heads, which see the step size after the observation."""
+
+    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; only one, without a name, to choose the step only
+    num_stepsizes: NumStepsizes  # along each
+    maximum: Literal["grid", "continuous"]
+    lam: Weight
+    regressor: RegressorRecord
+    training_data: TrainingData
+    selected_iteration: Count  # the default one
+    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
+    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        return tuple(branch.name for branch in self.branches if branch.name)
+
+    def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
+        branches = {branch.name: branch for branch in self.branches}
+        if (branch := branches.get(direction)) is None:
+            raise InputError(f"direction is {shown(direction)}, allowed is one of {', '.join(map(repr, branches))}.")
+        return {name: (value, value) for name, value in branch.values.items()} | {STEP: (branch.low, branch.high)}
+
+    @property
+    def stepsizes(self) -> dict[str, Stepsizes]:
+        """The steps to maximise over, by branch."""
+        how: Any = {"num": self.num_stepsizes, "continuous": self.maximum == "continuous"}
+        return {branch.name: Stepsizes(branch.low, branch.high, branch.scale, **how) for branch in self.branches}
+
+
+def branches_of(space: Any) -> tuple[Branch, ...]:
+    """Return the branches of a hyperparameter space (`metastep.rules.spaces`), with the values that each stands for."""
+    found = []
+    for index, (name, step) in enumerate(space.branches.items()):
+        row = np.array([index, step.low] if name else [step.low], np.float32)
+        # Spaces hold float32: 0.2 shall not become 0.20000000298.
+        values = {key: float(f"{value:.7g}") for key, value in space.named(row).items() if key != STEP}
+        found.append(Branch(name, float(step.low), float(step.high), step.scale, values))
+    return tuple(found)
+
+
+_RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)
+
+
+def record_from_json(found: Any) -> ModelRecord:
+    """Return the checked record of a JSON value, or raise one sentence on the first problem."""
+    record = from_json(_RECORD, found, "model record")
+    if not record.directions or any(branch.values for branch in record.branches):
+        return record
+    # Version 0.2 has only the names of branches: add the values that they stand for.
+    rule = record.setting.get("rule")
+    clips = rule.get("clip_range") if isinstance(rule, dict) else None
+    values: list[dict[str, Any]] = [{"direction": float(index)} for index in range(len(record.branches))]
+    if isinstance(clips, list) and len(clips) == len(record.branches):
+        values = [{"clip_range": clip} for clip in clips]
+    known = record_to_json(record)
+    known["branches"] = [branch | {"values": own} for branch, own in zip(known["branches"], values, strict=True)]
+    return from_json(_RECORD, known, "model record")
 
 
 @dataclass(frozen=True)
@@ -118,7 +202,7 @@ class Model(AnyModel):
             del branch["values"]  # as in version 0.2: they follow from the training data
         names = ["training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor"]
         names += ["ties"] if record.ties != "smallest" else []  # as in version 0.2, which has no such field
-        return sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
+        return storage.sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
 
     def only_selected(self, iteration: int | None = None) -> "Model":
         """Return the same model with only the selected iteration, or another one."""
@@ -214,7 +298,7 @@ def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = Fal
         for head, fitted in enumerate(function.heads)
         for name, array in (pack(fitted) if packed and isinstance(fitted, Forest) else fitted.arrays()).items()
     }
-    write_tensors(Path(path), arrays, stamp("model") | {"record": record_to_json(model.record)})
+    storage.write_tensors(Path(path), arrays, storage.stamp("model") | {"record": record_to_json(model.record)})
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -222,7 +306,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     return fitted_model(*read_model_file(path))
 
 
-def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, Tensors]:
+def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, storage.Tensors]:
     """Return the path and the content of the file of any model, or of that in the folder of a run.
 
     A published model has a card beside it, which must be its own; cards of version 0.2 do not say.
@@ -233,17 +317,17 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, Tensors]:
         further = [] if (path / _FILE).exists() else list(path.glob(f"models/*/{_FILE}"))
         path = further[0] if len(further) == 1 else path / _FILE
     card = path.with_suffix(".md")
-    if path.is_file() and (expected := recorded_model(card)) and sha256_of(path) != expected:
+    if path.is_file() and (expected := recorded_model(card)) and storage.sha256_of(path) != expected:
         raise InputError(
             f"File {path} does not belong to the card {card.name} beside it, which names the SHA-256 {expected[:16]}...; "
             "publish the model again, or remove the card."
         )
-    return path, read_tensors(path)
+    return path, storage.read_tensors(path)
 
 
-def fitted_model(path: Path, content: Tensors) -> Model:
+def fitted_model(path: Path, content: storage.Tensors) -> Model:
     """Return the checked model of a file's content."""
-    require_stamp(content.metadata, "model", path, "fit it again")
+    storage.require_stamp(content.metadata, "model", path, "fit it again")
     try:
         record = record_from_json(content.metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
@@ -264,7 +348,7 @@ def fitted_model(path: Path, content: Tensors) -> Model:
 
 def recorded_model(card: Path) -> str:
     """Return the SHA-256 of the model file that a card names; empty if there is no card, or it names none."""
-    found = _IN_CARD.search(read_bytes(card)) if os.path.isfile(card) else None
+    found = _IN_CARD.search(storage.read_bytes(card)) if os.path.isfile(card) else None
     return found[1].decode() if found else ""
 
 

@@ -9,16 +9,7 @@ from metastep.report import tables
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table
 from metastep.report.figures import alone, whiskers
 from metastep.report.model import about_the_model, usage
-from metastep.report.results import (
-    directions,
-    hyperparameters,
-    learning_curves,
-    one_by_one,
-    single_tasks,
-    spread,
-    steps,
-    steps_by_task,
-)
+from metastep.report.results import chosen, directions, learning_curves, one_by_one, single_tasks, spread, steps_by_task
 from metastep.report.tables import Findings, listed
 
 _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
@@ -34,7 +25,7 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("Learning curves"), learning_curves(findings), *one_by_one(findings)]
     if choosers := [record.name for record in comparison.methods if record.directions]:
         parts += [Heading("Chosen directions"), directions(findings, choosers)]
-    parts += [Heading("Chosen steps"), *(hyperparameters(findings) or steps(findings))]
+    parts += [Heading("Chosen steps"), *chosen(findings)]
     # A run in one task has no other to hold steps against.
     if findings.config["env"]["fixed_context"] is None:
         parts.append(steps_by_task(findings))
@@ -62,12 +53,20 @@ def compose(findings: Findings) -> Document:
     if comparison.tuning:
         parts += [Heading("Tuned values"), tables.tuning_table(comparison)]
     costs = (
-        "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
+        "Environment steps, over all tasks: of the training data or the search, of selecting on validation tasks, of the "
         "whole grid search on tuning tasks, and of the batches on the test tasks. The terminal shows wall times."
     )
+    if findings.searched:
+        costs += " Seconds of learning, with the selection, differ from run to run."
     if any(record.trials for record in comparison.methods):
         costs += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
-    parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(comparison, fitted)]
+    parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(findings)]
+    for name, search in findings.searched.items():
+        about_levels = (
+            f"The best controller of every level on the {search.validation.num_tasks} validation tasks. Selected is the simplest "
+            "level that is not significantly worse than the best."
+        )
+        parts += [Heading(f"Levels of the search of {name}"), Paragraph(about_levels), tables.levels_table(search)]
     if fitted:
         parts += about_the_model(findings, target if target in fitted else next(iter(fitted)))
     known = [(record.label, tables.about(record)) for record in comparison.methods]

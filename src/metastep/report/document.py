@@ -65,15 +65,11 @@ class Document(NamedTuple):
     parts: Sequence[Part]
 
 
-class Drawing(NamedTuple):
-    """A picture as files hold it."""
-
-    svg: bytes
-    png: bytes
+Drawing = Mapping[str, bytes]  # a picture as files hold it, by their ending
 
 
 def draw(picture: Picture) -> Drawing:
-    """Draw a picture."""
+    """Draw a picture, as SVG and PNG."""
     figure = picture.draw()
     # Measured once, labels included: to measure is as much work as to draw.
     renderer: Any = FigureCanvasAgg(figure).get_renderer()
@@ -88,7 +84,7 @@ def draw(picture: Picture) -> Drawing:
 
     # Without the date, so that the same data gives the same bytes; the PNG is sharp enough for a slide.
     svg = saved(format="svg", metadata={"Date": None})
-    return Drawing(svg, saved(format="png", dpi=160, metadata={"Software": None}))
+    return {"svg": svg, "png": saved(format="png", dpi=160, metadata={"Software": None})}
 
 
 def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -> str:
@@ -117,7 +113,7 @@ def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -
                 head = f'<div class="scroll"><table{identity}>\n<thead>{row(header, "th", numeric)}</thead>\n'
                 lines.append(f"{head}<tbody>\n{cells}\n</tbody>\n</table></div>")
             case Picture(name, caption):
-                source = f"data:image/svg+xml;base64,{base64.b64encode(drawn[name].svg).decode()}"
+                source = f"data:image/svg+xml;base64,{base64.b64encode(drawn[name]['svg']).decode()}"
                 caption = html.escape(caption)
                 image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
                 lines.append(f'<figure id="{html.escape(name)}">{image}<figcaption>{caption}</figcaption></figure>')
@@ -169,8 +165,7 @@ def fenced(text: str, language: str = "") -> str:
 def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None) -> list[Path]:
     """Write a picture as SVG and PNG; return the files."""
     storage.create_folder(folder)
-    drawing = drawing or draw(picture)
-    files = {folder / f"{picture.name}.svg": drawing.svg, folder / f"{picture.name}.png": drawing.png}
+    files = {folder / f"{picture.name}.{ending}": content for ending, content in (drawing or draw(picture)).items()}
     for path, content in files.items():
         storage.write_atomically(path, content)
     return list(files)
@@ -178,12 +173,12 @@ def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None
 
 def write_document(document: Document, folder: Path) -> list[Path]:
     """Write the pictures as SVG and PNG under `figures/`, `report.md` and last `report.html`; return the files."""
-    pictures = [part for part in document.parts if isinstance(part, Picture)]
-    drawings = {picture.name: draw(picture) for picture in pictures}
+    pictures = {part.name: part for part in document.parts if isinstance(part, Picture)}
+    drawings = {name: draw(picture) for name, picture in pictures.items()}
     storage.create_folder(folder)
     files: list[Path] = []
-    for picture in pictures:
-        files += write_picture(picture, folder / "figures", drawings[picture.name])
+    for name, drawing in drawings.items():
+        files += write_picture(pictures[name], folder / "figures", drawing)
     for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document, drawings))):
         storage.write_atomically(folder / name, text.encode())
         files.append(folder / name)

@@ -3,13 +3,13 @@
 Arrays in, figures out. Every band and bar is a 95 % interval over tasks. A page in dark mode inverts its figures.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
@@ -26,15 +26,28 @@ MAIN, CONTRAST = PALETTE[0], PALETTE[4]
 
 # Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
 _DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
+_SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
 
-
-class Ink(NamedTuple):
-    """The neutral colours."""
-
-    text: str = "#1f2328"
-    quiet: str = "#b4bcc5"  # lines that are there for comparison only
-    faint: str = "#e4e8ec"  # the grid
-    paper: str = "#ffffff"
+TEXT, PAPER, FAINT = "#1f2328", "#ffffff", "#e4e8ec"  # FAINT is the grid's
+QUIET = "#b4bcc5"  # lines that are there for comparison only
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), TEXT),
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), TEXT),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "axes.linewidth": 0.8,
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3.0),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 9.0),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
+    "lines.linewidth": 1.8,
+}
 
 
 def shade_of(direction: int) -> str:
@@ -42,40 +55,9 @@ def shade_of(direction: int) -> str:
     return _DIRECTIONS[direction % len(_DIRECTIONS)]
 
 
-def tint(colour: str, index: int, ink: Ink) -> str:
-    """Return a colour as it is drawn: "text" and "quiet" are those of the ink, an empty one is the palette's at this index."""
-    if colour in ("text", "quiet"):
-        return ink.text if colour == "text" else ink.quiet
-    return colour or PALETTE[index % len(PALETTE)]
-
-
-@contextmanager
-def house_style() -> Iterator[Ink]:
-    """Draw figures in one style."""
-    ink = Ink()
-    settings: dict[Any, Any] = {
-        "font.family": "DejaVu Sans",
-        "font.size": 10.0,
-        "axes.titlesize": 11.0,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), ink.text),
-        **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), ink.text),
-        "axes.grid": True,
-        "grid.color": ink.faint,
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "axes.linewidth": 0.8,
-        **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3.0),
-        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 9.0),
-        "figure.facecolor": ink.paper,
-        "axes.facecolor": ink.paper,
-        "lines.linewidth": 1.8,
-    }
-    with mpl.rc_context(settings):
-        yield ink
+def family_shade(family: Literal["warm", "cool"], place: float) -> str:
+    """Return a colour for one of a family of lines, by its place from 0 to 1; the ends of a scale would vanish on the page."""
+    return to_hex(mpl.colormaps[_SCALES[family]](0.38 + 0.55 * place))
 
 
 def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
@@ -106,25 +88,19 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
     right = axes.get_xlim()[1]
     shares = ((label, float(np.clip(place((right, y))[1], 0.0, 1.0)), shade) for label, y, shade in ends)
     ordered = sorted(shares, key=lambda end: end[1])
-    heights: list[float] = []
-    for _, y, _ in ordered:
-        heights.append(max(y, heights[-1] + spacing) if heights else y)
+    stack = spacing * np.arange(len(ordered))
+    heights = np.maximum.accumulate(np.array([y for _, y, _ in ordered]) - stack) + stack
     # Pushing up may leave the axes: push back down from the top, and only the labels that are in the way.
-    heights[-1:] = [min(height, 1.0) for height in heights[-1:]]
-    for index in range(len(heights) - 2, -1, -1):
-        heights[index] = min(heights[index], heights[index + 1] - spacing)
+    heights[-1:] = np.minimum(heights[-1:], 1.0)
+    heights = np.minimum.accumulate((heights - stack)[::-1])[::-1] + stack
     line = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1.0, "shrinkB": 0.0, "relpos": (0.0, 0.5)}
     inside: dict[str, Any] = {"xycoords": axes.transAxes, "textcoords": axes.transAxes, "annotation_clip": False}
     for (label, y, shade), height in zip(ordered, heights, strict=True):
         look: dict[str, Any] = {"color": shade, "fontsize": 9.0, "va": "center", "arrowprops": line | {"color": shade}}
-        axes.annotate(plain(label), xy=(1.0, y), xytext=(1.03, height), **inside, **look)
+        axes.annotate(plain(label), xy=(1.0, y), xytext=(1.03, float(height)), **inside, **look)
 
 
 Values = NDArray[np.floating[Any]]
-# A colour of a method, or a family of lines and the place in it, from 0 to 1.
-Shade = str | tuple[Literal["warm", "cool"], float]
-
-_SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
 
 
 class Line(NamedTuple):
@@ -132,7 +108,7 @@ class Line(NamedTuple):
 
     label: str
     values: Values
-    shade: Shade = ""
+    shade: str = ""
     is_main: bool = False
     is_dashed: bool = False
     has_band: bool = True
@@ -142,7 +118,7 @@ class Panel(NamedTuple):
     """One pair of axes: its title and what draws into it."""
 
     title: str
-    draw: Callable[[Axes, Ink], None]
+    draw: Callable[[Axes], None]
 
 
 class Layout(NamedTuple):
@@ -161,7 +137,8 @@ def colour_of(comparison: Comparison, name: str) -> str:
     own = [record.colour for record in comparison.methods]
     free = [colour for colour in (*PALETTE, *SPARE) if colour not in own] or list(PALETTE)
     unnamed = [record.name for record in comparison.methods if not record.colour]
-    return comparison.record(name).colour or free[unnamed.index(name) % len(free)]
+    colour = comparison.record(name).colour or free[unnamed.index(name) % len(free)]
+    return TEXT if colour == "text" else colour
 
 
 def line_of(comparison: Comparison, name: str, values: Values | None = None, **changes: Any) -> Line:
@@ -187,7 +164,7 @@ def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: La
     layout = layout or Layout()
 
     def draw() -> Figure:
-        with house_style() as ink:
+        with mpl.rc_context(_STYLE):
             num_columns = max(map(len, rows))
             figure = Figure(figsize=(layout.size[0] * num_columns, layout.size[1] * len(rows)))
             figure.subplots_adjust(wspace=layout.gaps[0], hspace=layout.gaps[1])
@@ -199,7 +176,7 @@ def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: La
                     axes.set_visible(False)
                 for panel, axes in zip(row, line, strict=False):
                     axes.set_title(plain(panel.title))
-                    panel.draw(axes, ink)
+                    panel.draw(axes)
             # Panels that share an axis have its name and numbers at the edge only, also where a last row is short.
             for (index, column), axes in np.ndenumerate(grid):
                 if layout.share_y and column > 0:
@@ -211,14 +188,6 @@ def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: La
             return figure
 
     return Picture(name, caption, draw)
-
-
-def ink_of(shade: Shade, index: int, ink: Ink) -> Any:
-    """Return a method's colour, or one of the scale of its family; the ends of a scale would vanish on the page."""
-    if isinstance(shade, str):
-        return tint(shade, index, ink)
-    family, place = shade
-    return mpl.colormaps[_SCALES[family]](0.38 + 0.55 * place)
 
 
 def mean_and_interval(values: Values) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -245,29 +214,34 @@ def curves(
     first: int = 0,
     is_log: bool = False,
     top: float = np.inf,
+    of_tasks: bool = False,
 ) -> Panel:
     """Curves over updates, labelled at their ends where they have a label; the first point is after `first` updates.
 
-    On a logarithmic axis the mean is the geometric one. What lies above `top` is cut off.
+    On a logarithmic axis the mean is the geometric one. What lies above `top` is cut off. `of_tasks`, lines are medians and
+    bands the middle half and the middle nine tenths of the tasks.
     """
 
-    def draw(axes: Axes, ink: Ink) -> None:
+    def draw(axes: Axes) -> None:
         ends = []
         for index, line in enumerate(lines):
-            values = line.values
-            if is_log:  # what is not positive is shown at the smallest number that is
-                positive = values[values > 0.0]
-                values = np.log10(np.maximum(values, positive.min() if positive.size else 1.0))
-            shown = mean_and_interval(values)
-            mean, low, high = (10.0**each for each in shown) if is_log else shown
-            updates = first + np.arange(len(mean))
-            shade = ink_of(line.shade, index, ink)
+            values = np.asarray(line.values, np.float64)
+            if of_tasks:
+                known = np.where(np.isfinite(values), values, np.nan)
+                middle, *bands = np.nanquantile(known, (0.5, 0.05, 0.95, 0.25, 0.75), axis=0)
+            elif is_log:  # what is not positive is shown at the smallest number that is
+                smallest = values[values > 0.0].min(initial=np.inf)
+                logarithm = np.log10(np.maximum(values, smallest if np.isfinite(smallest) else 1.0))
+                middle, *bands = (10.0**each for each in mean_and_interval(logarithm))
+            else:
+                middle, *bands = mean_and_interval(values)
+            updates, shade = first + np.arange(len(middle)), line.shade or PALETTE[index % len(PALETTE)]
             width, order = (2.4, 4) if line.is_main else (1.5, 3) if line.label else (0.8, 2)
-            axes.plot(updates, mean, "--" if line.is_dashed else "-", color=shade, linewidth=width, zorder=order)
-            if line.has_band:
+            axes.plot(updates, middle, "--" if line.is_dashed else "-", color=shade, linewidth=width, zorder=order)
+            for low, high in zip(bands[::2], bands[1::2], strict=True) if line.has_band else ():
                 axes.fill_between(updates, low, high, color=shade, alpha=0.14, linewidth=0.0)
             if line.label:
-                ends.append((line.label, float(mean[-1]), shade))
+                ends.append((line.label, float(middle[-1]), shade))
         axes.set(xlabel="update" if first else "updates", ylabel=ylabel)
         axes.margins(x=0.0)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -280,33 +254,6 @@ def curves(
     return Panel(title, draw)
 
 
-def over_tasks(title: str, lines: Sequence[Line], *, is_log: bool = False) -> Panel:
-    """Medians over tasks at each update; a line with a band also has the middle half and the middle nine tenths of the tasks."""
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        ends = []
-        for index, line in enumerate(lines):
-            values = np.where(np.isfinite(line.values), line.values, np.nan)
-            updates = 1 + np.arange(values.shape[1])
-            shade, style = ink_of(line.shade, index, ink), "--" if line.is_dashed else "-"
-            median, *ranges = np.nanquantile(values, (0.5, 0.05, 0.95, 0.25, 0.75), axis=0)
-            axes.plot(updates, median, style, color=shade, linewidth=2.4 if line.is_main else 1.4, zorder=3)
-            for low, high, alpha in ((*ranges[:2], 0.14), (*ranges[2:], 0.22)) if line.has_band else ():
-                axes.fill_between(updates, low, high, color=shade, alpha=alpha, linewidth=0.0)
-            if line.label:
-                ends.append((line.label, float(median[-1]), shade))
-        axes.set(xlabel="update")
-        axes.margins(x=0.0)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if is_log:
-            logarithmic(axes, "y")
-        else:
-            axes.yaxis.set_major_locator(MaxNLocator(5))
-        label_lines(axes, ends)
-
-    return Panel(title, draw)
-
-
 def points(
     title: str,
     values: Values,
@@ -314,18 +261,18 @@ def points(
     *,
     xlabel: str,
     ylabel: str,
-    shade: Shade = MAIN,
+    shade: str = MAIN,
     ring: tuple[int, str] | None = None,
 ) -> Panel:
     """Means with intervals over tasks of (points, tasks) at positions; `ring` marks one of them, with a word."""
 
-    def draw(axes: Axes, ink: Ink) -> None:
+    def draw(axes: Axes) -> None:
         mean, low, high = mean_and_interval(values.T)
-        look: dict[str, Any] = {"color": ink_of(shade, 0, ink), "marker": "o", "capsize": 3.0, "linewidth": 1.4}
+        look: dict[str, Any] = {"color": shade, "marker": "o", "capsize": 3.0, "linewidth": 1.4}
         axes.errorbar(positions, mean, (mean - low, high - mean), **look)
         if ring is not None:
             index, word = ring
-            axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=ink.text)
+            axes.plot(positions[index], mean[index], "o", markersize=13, markerfacecolor="none", color=TEXT)
             # Beside the line, not on it, and within the panel.
             is_last = index + 1 == len(mean)
             offset = (-11, 8) if is_last else (11, 6) if mean[index + 1] <= mean[index] else (11, -14)
@@ -340,13 +287,13 @@ def points(
 def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> Panel:
     """Paired differences with their intervals; right of zero the target is better."""
 
-    def draw(axes: Axes, ink: Ink) -> None:
+    def draw(axes: Axes) -> None:
         for index, row in enumerate(rows):
             height = len(rows) - 1 - index
-            shade = tint(colour_of(comparison, row.baseline), 0, ink)
+            shade = colour_of(comparison, row.baseline)
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
             axes.plot(row.mean, height, "o", color=shade)
-        axes.axvline(0.0, color=ink.text, linewidth=0.9)
+        axes.axvline(0.0, color=TEXT, linewidth=0.9)
         name_rows(axes, [comparison.label(row.baseline) for row in rows])
         axes.set_xlabel(plain(f"{comparison.label(rows[0].target)} minus it, AUC"))
 

@@ -13,23 +13,9 @@ from numpy.typing import NDArray
 from metastep.evaluation import metric_values
 from metastep.fqi import Model
 from metastep.fqi.regressors import Head
+from metastep.report import figures as fig
 from metastep.report.document import Command, Heading, Paragraph, Part, Picture
-from metastep.report.figures import (
-    MAIN,
-    Ink,
-    Layout,
-    Panel,
-    alone,
-    in_rows,
-    label_lines,
-    logarithmic,
-    name_rows,
-    picture,
-    plain,
-    points,
-    shade_of,
-    tint,
-)
+from metastep.report.figures import MAIN, Layout, Panel, plain
 from metastep.report.results import axis_of
 from metastep.report.tables import Findings, Fitted
 from metastep.rules.spaces import Range
@@ -79,23 +65,23 @@ def usage(fitted: Fitted) -> list[Part]:
 
 def about_the_model(findings: Findings, name: str) -> list[Part]:
     """Show the model of a method, and the FQI iterations of all models."""
-    fitted, shade = findings.fitted[name], findings.comparison.record(name).colour or MAIN
+    fitted, shade = findings.fitted[name], fig.colour_of(findings.comparison, name)
     record = fitted.model.record
     panels = []
     for label, one in findings.fitted.items():
         method, scores = findings.comparison.record(label), metric_values(one.validation, "auc")
-        panel = points(
+        panel = fig.points(
             method.label if len(findings.fitted) > 1 else "",
             scores,
             list(range(1, len(scores) + 1)),
             xlabel="FQI iteration N",
             ylabel="mean return over updates",
-            shade=method.colour or MAIN,
+            shade=fig.colour_of(findings.comparison, label),
             ring=(one.model.record.selected_iteration - 1, "selected"),
         )
         panels.append(panel)
     caption = "AUC on the validation tasks by FQI iteration, with 95 % intervals: N updates are planned ahead."
-    iterations = picture("iterations", caption, in_rows(panels, 2), Layout((5.0, 2.8), (0.24, 0.4)))
+    iterations = fig.picture("iterations", caption, fig.in_rows(panels, 2), Layout((5.0, 2.8), (0.24, 0.4)))
     parts: list[Part] = [Heading("Validation by iteration"), iterations]
     shares = mean_importances(fitted.model.q_functions[record.selected_iteration - 1].heads)
     if shares is not None:
@@ -105,15 +91,13 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
         if len(order) > _MOST_BARS:
             shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
 
-        def draw(axes: Axes, ink: Ink) -> None:
-            axes.barh(
-                range(len(shown)), [value for _, value in reversed(shown)], color=tint(shade, 0, ink), height=0.68
-            )
-            name_rows(axes, [name for name, _ in shown])
+        def draw(axes: Axes) -> None:
+            axes.barh(range(len(shown)), [value for _, value in reversed(shown)], color=shade, height=0.68)
+            fig.name_rows(axes, [name for name, _ in shown])
             axes.set_xlabel("share of variance reduction")
 
         caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
-        drawing = alone("importances", caption, Panel("", draw), (6.4, 0.8 + 0.25 * len(shown)))
+        drawing = fig.alone("importances", caption, Panel("", draw), (6.4, 0.8 + 0.25 * len(shown)))
         parts += [Heading("What the model looks at"), drawing]
     parts += [Heading("What the model expects of a step"), _values(fitted, shade)]
     # A run in one task has nothing to map, and steps along different directions have a mean only where they are divergences.
@@ -131,13 +115,13 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
     steps = 10.0 ** np.log10(steps).mean(axis=1) if is_log else steps.mean(axis=1)
     steps = steps.reshape([len(axis) for axis in grid])
 
-    def line(axes: Axes, ink: Ink) -> None:
-        axes.plot(grid[0], steps, color=tint(shade, 0, ink), drawstyle="steps-mid")
+    def line(axes: Axes) -> None:
+        axes.plot(grid[0], steps, color=shade, drawstyle="steps-mid")
         axes.set(xlabel=labels[0], ylabel=what)
         if is_log:
-            logarithmic(axes, "y")
+            fig.logarithmic(axes, "y")
 
-    def heat_map(axes: Axes, ink: Ink) -> None:
+    def heat_map(axes: Axes) -> None:
         axes.grid(visible=False)
         norm = "log" if is_log else None
         image = axes.pcolormesh(*grid, steps.T, cmap="cividis", shading="auto", rasterized=True, norm=norm)
@@ -153,7 +137,7 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
 
     caption = f"Step of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
     drawn = (heat_map, (5.2, 3.9)) if len(grid) == 2 else (line, (5.6, 2.9))
-    mapped = alone("step-size-map", caption, Panel("", drawn[0]), drawn[1])
+    mapped = fig.alone("step-size-map", caption, Panel("", drawn[0]), drawn[1])
     return [*parts, Heading("Recommended first step by task"), mapped]
 
 
@@ -166,13 +150,13 @@ def controller_picture(model: SearchedModel) -> Picture:
     for name, first, last in zip(record.feature_names, low.tolist(), high.tolist(), strict=True):
         reach |= {} if name == "budget" else {name: (name, first, last)}
 
-    def draw(index: int, column: str, axes: Axes, ink: Ink) -> None:
+    def draw(index: int, column: str, axes: Axes) -> None:
         name, first, last = reach[column]
         places = np.linspace(first, last, _POINTS, dtype=np.float32)
-        axes.plot(places, model.responses(name, places)[:, index], color=tint(MAIN, 0, ink))
+        axes.plot(places, model.responses(name, places)[:, index], color=MAIN)
         axes.set(xlabel=plain(column), ylim=(record.low[index], record.high[index]))
         if record.scales[index] != "linear":
-            logarithmic(axes, "y")
+            fig.logarithmic(axes, "y")
 
     caption = (
         "Every hyperparameter over the updates and against each feature, with all others at their mean. A feature goes from its "
@@ -182,7 +166,7 @@ def controller_picture(model: SearchedModel) -> Picture:
         [Panel("" if place else name, partial(draw, index, column)) for index, name in enumerate(record.names)]
         for place, column in enumerate(reach)
     ]
-    return picture("controller", caption, rows, Layout((2.3, 1.8), (0.5, 0.85)))
+    return fig.picture("controller", caption, rows, Layout((2.3, 1.8), (0.5, 0.85)))
 
 
 def mean_importances(heads: Sequence[Head]) -> NDArray[np.float64] | None:
@@ -203,11 +187,11 @@ def _values(fitted: Fitted, shade: str) -> Picture:
     by_share = len(scales) > 1  # steps of different meanings have in common where they lie in their ranges
     named = min(2, len(titles) - 1) if len(branches) > 1 else None  # once is enough, where there is room
 
-    def draw(state: int, axes: Axes, ink: Ink) -> None:
+    def draw(state: int, axes: Axes) -> None:
         axes.set_title(plain(titles[state]), fontsize=9.0, fontweight="normal")
         ends = []
         for index, (branch, row) in enumerate(zip(branches, values[state], strict=True)):
-            colour = shade_of(index) if len(branches) > 1 else tint(shade, 0, ink)
+            colour = fig.shade_of(index) if len(branches) > 1 else shade
             steps = Range(branch.low, branch.high, branch.scale).grid(len(row))
             grid = np.linspace(0.0, 1.0, len(row)) if by_share else steps
             is_chosen = len(branches) == 1 or index == chosen[state, 0]
@@ -216,19 +200,19 @@ def _values(fitted: Fitted, shade: str) -> Picture:
             if is_chosen:
                 place = int(np.argmin(np.abs(steps - chosen[state, -1])))
                 at = grid[place], row[place]
-                axes.plot(*at, "o", color=ink.text, markerfacecolor="none", markersize=9, zorder=4)
+                axes.plot(*at, "o", color=fig.TEXT, markerfacecolor="none", markersize=9, zorder=4)
         if not by_share and scales != {"linear"}:
-            logarithmic(axes, "x")
+            fig.logarithmic(axes, "x")
         xlabel = "place in the range of steps" if by_share else axis_of(branches[0].scale)
         axes.set(xlabel=xlabel, ylabel="Q")
         if state == named:
-            label_lines(axes, ends)
+            fig.label_lines(axes, ends)
 
     which = " and direction" if model.record.directions else ""
     caption = f"Q(x, h) for {len(states)} states of the training data, and the step{which} that it chooses (ring). "
     caption += "Every panel has its own scale: only differences within it matter for the choice."
     panels = [Panel(title, partial(draw, state)) for state, title in enumerate(titles)]
-    return picture("values", caption, in_rows(panels, 3), Layout((3.4, 2.4), (0.3, 0.38), share_x="all"))
+    return fig.picture("values", caption, fig.in_rows(panels, 3), Layout((3.4, 2.4), (0.3, 0.38), share_x="all"))
 
 
 def proposals(model: Model, starts: NDArray[np.float32], grid: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -11,26 +11,9 @@ from numpy.typing import NDArray
 
 from metastep.evaluation import Comparison, MethodRecord, metric_values, summary
 from metastep.evaluation.statistics import filled_returns
+from metastep.report import figures as fig
 from metastep.report.document import Picture
-from metastep.report.figures import (
-    MAIN,
-    Ink,
-    Layout,
-    Panel,
-    alone,
-    colour_of,
-    curves,
-    in_rows,
-    label_lines,
-    line_of,
-    logarithmic,
-    name_rows,
-    over_tasks,
-    picture,
-    plain,
-    shade_of,
-    tint,
-)
+from metastep.report.figures import Layout, Panel, plain
 from metastep.report.tables import Findings, best_baseline, listed, number, yardstick_of
 
 _LEVELS = 400  # points of a profile
@@ -45,12 +28,12 @@ def learning_curves(findings: Findings) -> Picture:
     comparison, target = findings.comparison, findings.target
     banded = [target, *([best] if (best := best_baseline(comparison, target)) else [])]
     lines = [
-        line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
+        fig.line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
         for name, values in zip(comparison.names, filled_returns(comparison), strict=True)
     ]
     labels = listed([comparison.label(name) for name in banded]) + (" (the best baseline) only" if best else "")
     caption = f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {labels}."
-    return alone("learning-curves", caption, curves("", lines))
+    return fig.alone("learning-curves", caption, fig.curves("", lines))
 
 
 def one_by_one(findings: Findings) -> list[Picture]:
@@ -63,14 +46,14 @@ def one_by_one(findings: Findings) -> list[Picture]:
     panels = []
     for name in others:
         # The others stay in sight, so that the panels are seen to show the same thing.
-        look: Any = {"label": "", "shade": "quiet", "has_band": False, "is_dashed": False}
-        quiet = [line_of(comparison, other, filled[other], **look) for other in others if other != name]
-        own = [line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
-        panels.append(curves(comparison.label(name), [*quiet, *own]))
+        look: Any = {"label": "", "shade": fig.QUIET, "has_band": False, "is_dashed": False}
+        quiet = [fig.line_of(comparison, other, filled[other], **look) for other in others if other != name]
+        own = [fig.line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
+        panels.append(fig.curves(comparison.label(name), [*quiet, *own]))
     label = comparison.label(target)
     caption = f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods."
     layout = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
-    return [picture("one-by-one", caption, in_rows(panels, 4), layout)]
+    return [fig.picture("one-by-one", caption, fig.in_rows(panels, 4), layout)]
 
 
 def spread(findings: Findings) -> Picture:
@@ -86,26 +69,26 @@ def spread(findings: Findings) -> Picture:
     behind = auc[contenders].max(axis=0) - auc[contenders]
     reach = max(float(np.quantile(behind.min(axis=0), _SHOWN)), float(np.quantile(behind, 0.9)), 1e-12)
     gaps = np.linspace(0.0, reach, _LEVELS)
-    reached, within = performance_profile(auc, levels), 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
+    reached, within = (auc[:, None] >= levels[:, None]).mean(axis=2), (behind[:, None] <= gaps[:, None]).mean(axis=2)
 
-    def means(axes: Axes, ink: Ink) -> None:
+    def means(axes: Axes) -> None:
         for index, row in enumerate(rows):
             height = len(rows) - 1 - index
-            shade = tint(colour_of(comparison, row.method), index, ink)
+            shade = fig.colour_of(comparison, row.method)
             for interval, mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
                 axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
-                face = shade if mark == "o" else ink.paper
+                face = shade if mark == "o" else fig.PAPER
                 axes.plot(interval.mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
-        name_rows(axes, [comparison.label(row.method) for row in rows])
+        fig.name_rows(axes, [comparison.label(row.method) for row in rows])
         axes.set_xlabel("AUC")
 
-    def profile(xlabel: str, methods: Sequence[int], shares: Any, levels: Any, axes: Axes, ink: Ink) -> None:
+    def profile(xlabel: str, methods: Sequence[int], shares: Any, levels: Any, axes: Axes) -> None:
         """Draw the target and the best baseline in their colours and with their names, the others in grey."""
         for index, row in zip(methods, shares, strict=True):
             record = comparison.methods[index]
             is_named = record.name in (target, best)
             is_coloured = is_named or record.is_yardstick
-            shade = tint(colour_of(comparison, record.name), index, ink) if is_coloured else ink.quiet
+            shade = fig.colour_of(comparison, record.name) if is_coloured else fig.QUIET
             width = 2.2 if record.name == target else 1.5 if is_named else 1.0
             label, style = plain(record.label) if is_coloured else None, "--" if record.is_yardstick else "-"
             axes.plot(levels, row, style, color=shade, linewidth=width, zorder=4 if is_named else 2, label=label)
@@ -122,13 +105,7 @@ def spread(findings: Findings) -> Picture:
         "Left: mean AUC (dot) and its interquartile mean (diamond), with 95 % intervals. Middle: the share of tasks on which a "
         f"method reaches an AUC. Right: that on which it is at most so far behind the best method of the task{spared}."
     )
-    return picture("spread", caption, [panels], Layout((3.4, 3.2), (0.42, 0.3)))
-
-
-def performance_profile(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of tasks on which each row of (rows, tasks) reaches each level: (rows, levels), from 1 to 0."""
-    below = np.stack([np.searchsorted(np.sort(row), levels, side="left") for row in values])
-    return np.asarray(1.0 - below / values.shape[-1])
+    return fig.picture("spread", caption, [panels], Layout((3.4, 3.2), (0.42, 0.3)))
 
 
 def is_log(record: MethodRecord) -> bool:
@@ -146,9 +123,9 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
         shares = np.stack([(chosen == position).mean(axis=0) for position in range(len(known))])
         updates = np.arange(1, chosen.shape[1] + 1)
 
-        def over_updates(axes: Axes, ink: Ink) -> None:
-            colours = [shade_of(position) for position in range(len(known))]
-            axes.stackplot(updates, shares, colors=colours, edgecolor=ink.paper, linewidth=0.7)
+        def over_updates(axes: Axes) -> None:
+            colours = [fig.shade_of(position) for position in range(len(known))]
+            axes.stackplot(updates, shares, colors=colours, edgecolor=fig.PAPER, linewidth=0.7)
             axes.set_ylim(0.0, 1.0)
             axes.margins(x=0.0)
             axes.grid(visible=False)
@@ -157,16 +134,16 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
             axes.set_xlabel("update")
             middles = np.cumsum(shares[:, -1]) - shares[:, -1] / 2.0
             named = [position for position in range(len(known)) if shares[position].mean() >= _NEVER]
-            label_lines(axes, [(known[p], float(middles[p]), colours[p]) for p in named])
+            fig.label_lines(axes, [(known[p], float(middles[p]), colours[p]) for p in named])
 
-        def by_task(axes: Axes, ink: Ink) -> None:
+        def by_task(axes: Axes) -> None:
             if is_map:
-                colours = [shade_of(int(position)) for position in most_followed(comparison, name)]
+                colours = _colours(comparison, name, most_followed(comparison, name))
                 first, second = comparison.context[:, :2].T
-                axes.scatter(first, second, c=colours, s=30, edgecolors=ink.paper, linewidths=0.6)
+                axes.scatter(first, second, c=colours, s=30, edgecolors=fig.PAPER, linewidths=0.6)
                 axes.set(xlabel=labels[0], ylabel=labels[1])
             else:
-                colours = [shade_of(int(position)) for position in chosen.ravel()]
+                colours = _colours(comparison, name, chosen.ravel())
                 context, update = np.broadcast_arrays(comparison.context[:, :1], updates)
                 axes.scatter(context.ravel(), update.ravel(), c=colours, s=9, linewidths=0.0, rasterized=True)
                 axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -180,7 +157,7 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
         f"Directions that were followed. Left: the share of the test tasks, update by update. Right: {right}, by task."
     )
     layout = Layout((4.9, 3.2), (0.75, 0.42), widths=(1.25, 1.0))
-    return picture("directions", caption, [row(name) for name in names], layout)
+    return fig.picture("directions", caption, [row(name) for name in names], layout)
 
 
 def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
@@ -191,72 +168,62 @@ def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
     return np.asarray(counts.argmax(axis=0))
 
 
-def steps(findings: Findings) -> list[Picture]:
-    """Draw steps over the updates: a panel for each kind that can share an axis, the target's first."""
-    comparison, target = findings.comparison, findings.target
+def chosen(findings: Findings) -> list[Picture]:
+    """Draw over the updates what was chosen: all hyperparameters of the target, or steps, of each kind that can share an axis."""
+    comparison, target = findings.comparison, findings.comparison.record(findings.target)
 
-    def kind_of(record: MethodRecord) -> str:
-        """Divergences, and lengths of the same rule, can share an axis; lengths along several directions cannot."""
-        if record.scale == "divergence":
-            return "divergence"
-        return "" if record.directions or record.scale == "mixed" else f"length, {record.rule}"
-
-    kinds: dict[str, list[MethodRecord]] = {}
-    for record in sorted(comparison.methods, key=lambda record: record.name != target):
-        if kind := kind_of(record):
-            kinds.setdefault(kind, []).append(record)
-    # A length is comparable within its rule: that of the target, or, where the target has none, the most common one.
-    lengths = sorted((kind for kind in kinds if kind != "divergence"), key=lambda kind: -len(kinds[kind]))
-    if (own := kind_of(comparison.record(target))) in lengths:
-        lengths = [own]
-    panels = []
-    for kind in kinds:
-        if kind != "divergence" and kind not in lengths[:1]:
-            continue
-        order = [record for record in comparison.methods if record in kinds[kind]]
+    def panel(title: str, shown: Sequence[tuple[MethodRecord, int]], *, is_named: bool = True, **look: Any) -> Panel:
+        """Draw one column of the hyperparameters of each method."""
         lines = []
-        for record in order:
-            chosen, is_main = comparison.hyperparameters[comparison.index(record.name), :, :, 0], record.name == target
-            has_band = is_main or record.is_yardstick
-            lines.append(line_of(comparison, record.name, chosen, is_main=is_main, has_band=has_band))
-        title = "Divergence" if kind == "divergence" else f"Length ({order[0].rule})"
-        # A schedule that leaves the range of steps would press the others together.
-        top = 1.2 * float(findings.config["meta"]["stepsize_high"])
-        ylabel = axis_of(order[0].scale)
-        panels.append(curves(title, lines, ylabel=ylabel, first=1, is_log=any(map(is_log, order)), top=top))
-    caption = (
-        f"Step of each update, mean over the test tasks; bands are 95 % intervals, of {comparison.label(target)} and "
-    )
-    caption += (
-        "yardsticks. Steps of rules that are not shown mean something else; lengths beyond the range are cut off."
-    )
-    if len(panels) > 1:
-        return [picture("step-sizes", caption, [panels], Layout((4.9, 3.3), (0.62, 0.3)))]
-    return [alone("step-sizes", caption, panel) for panel in panels]
+        for record, column in shown:
+            is_main, values = record == target, comparison.hyperparameters[comparison.index(record.name), :, :, column]
+            line = fig.line_of(comparison, record.name, values, is_main=is_main)
+            has_band = is_main or (record.is_yardstick and not target.choices)
+            lines.append(line._replace(has_band=has_band, label=line.label if is_named else ""))
+        return fig.curves(title, lines, first=1, **look)
 
-
-def hyperparameters(findings: Findings) -> list[Picture]:
-    """Draw everything that the target chose, over the updates, beside other methods; nothing where it is the step alone."""
-    comparison, target = findings.comparison, findings.target
     panels: list[Panel] = []
-    for name, scale in comparison.record(target).choices:
-        lines = []
+    for name, scale in target.choices:
+        columns = []
         for record in comparison.methods:
-            known = [choice for choice, _ in record.choices] or ([] if record.directions else ["stepsize"])
-            if name in known and record.rule == comparison.record(target).rule:
-                chosen = comparison.hyperparameters[comparison.index(record.name), :, :, known.index(name)]
-                is_main = record.name == target
-                lines.append(line_of(comparison, record.name, chosen, is_main=is_main, has_band=is_main))
-        # Where it is alone, the other panels say whose the line is.
-        alone_here = [line._replace(label="") for line in lines] if panels and len(lines) == 1 else lines
+            names = [choice for choice, _ in record.choices] or ([] if record.directions else ["stepsize"])
+            if name in names and record.rule == target.rule:
+                columns.append((record, names.index(name)))
         title = "step size" if name == "stepsize" else name.replace("_", " ")
-        panels.append(over_tasks(title, alone_here, is_log=scale != "linear"))
+        # Where the target is alone, the other panels say whose the line is.
+        is_named, is_log_scale = not panels or len(columns) > 1, scale != "linear"
+        panels.append(panel(title, columns, is_named=is_named, ylabel="", is_log=is_log_scale, of_tasks=True))
+    label = comparison.label(target.name)
+    if panels:
+        caption = (
+            f"Hyperparameters of each update: medians over the test tasks, and for {label} the middle half and the middle nine "
+            "tenths of the tasks. Methods that choose fewer are in fewer panels."
+        )
+        layout = Layout((4.6, 2.3), (0.85, 0.3), share_x="all")  # names of methods stand between the panels
+        return [fig.picture("hyperparameters", caption, fig.in_rows(panels, 2), layout)]
+
+    def rule_of(record: MethodRecord) -> str:
+        """Return the rule within which lengths of steps can share an axis; along several directions they cannot."""
+        return "" if record.directions or record.scale in ("mixed", "divergence") else record.rule
+
+    rules = [rule for record in comparison.methods if (rule := rule_of(record))]
+    rule = rule_of(target) or max(rules, key=rules.count, default="")
+    kinds = {
+        "Divergence": [record for record in comparison.methods if record.scale == "divergence"],
+        f"Length ({rule})": [record for record in comparison.methods if rule and rule_of(record) == rule],
+    }
+    for title, records in sorted(kinds.items(), key=lambda kind: target not in kind[1]):
+        if records:
+            # A schedule that leaves the range of steps would press the others together.
+            top = 1.2 * float(findings.config["meta"]["stepsize_high"])
+            how: Any = {"ylabel": axis_of(records[0].scale), "is_log": any(map(is_log, records)), "top": top}
+            panels.append(panel(title, [(record, 0) for record in records], **how))
     caption = (
-        f"Hyperparameters of each update: medians over the test tasks, and for {comparison.label(target)} the middle half and "
-        "the middle nine tenths of the tasks. Methods that choose fewer are in fewer panels."
+        f"Step of each update, mean over the test tasks; bands are 95 % intervals, of {label} and yardsticks. Steps of rules "
+        "that are not shown mean something else; lengths beyond the range are cut off."
     )
-    layout = Layout((4.6, 2.3), (0.85, 0.3), share_x="all")  # names of methods stand between the panels
-    return [picture("hyperparameters", caption, in_rows(panels, 2), layout)] if panels else []
+    layout = Layout((4.9, 3.3) if len(panels) > 1 else (8.2, 4.1), (0.62, 0.3))
+    return [fig.picture("step-sizes", caption, [panels], layout)] if panels else []
 
 
 def axis_of(scale: str) -> str:
@@ -272,13 +239,13 @@ def steps_by_task(findings: Findings) -> Picture:
     low, middle, high = np.quantile(np.where(np.isfinite(chosen), chosen, 0.0), (0.25, 0.5, 0.75), axis=1)
     followed = most_followed(comparison, target)
 
-    def draw(index: int, axes: Axes, ink: Ink) -> None:
-        colours = _colours(record, followed, ink)
+    def draw(index: int, axes: Axes) -> None:
+        colours = _colours(comparison, target, followed)
         context = comparison.context[:, index]
         axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
-        axes.scatter(context, middle, c=colours, s=20, edgecolors=ink.paper, linewidths=0.5, zorder=3)
+        axes.scatter(context, middle, c=colours, s=20, edgecolors=fig.PAPER, linewidths=0.5, zorder=3)
         if is_log(record):
-            logarithmic(axes, "y")
+            fig.logarithmic(axes, "y")
         axes.set(xlabel=plain(labels[index]), ylabel=axis_of(record.scale))
 
     labels = findings.labels_of_context()[:_MOST_COORDINATES]
@@ -286,14 +253,14 @@ def steps_by_task(findings: Findings) -> Picture:
     caption = f"Steps of {comparison.label(target)} by task: the median over the updates and the middle half{coloured}."
     layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
     panels = [Panel("", partial(draw, index)) for index in range(len(labels))]
-    return picture("steps-by-task", caption, [panels], layout)
+    return fig.picture("steps-by-task", caption, [panels], layout)
 
 
-def _colours(record: MethodRecord, positions: NDArray[Any], ink: Ink) -> list[str]:
+def _colours(comparison: Comparison, name: str, positions: NDArray[Any]) -> list[str]:
     """Return the colour of each direction, or that of the method where it has no choice."""
-    if not record.directions:
-        return [tint(record.colour or MAIN, 0, ink)] * len(positions)
-    return [shade_of(int(position)) for position in positions]
+    if not comparison.record(name).directions:
+        return [fig.colour_of(comparison, name)] * len(positions)
+    return [fig.shade_of(int(position)) for position in positions]
 
 
 def some_tasks(comparison: Comparison, target: str) -> list[int]:
@@ -318,27 +285,24 @@ def single_tasks(findings: Findings) -> Picture:
         values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
         return ", ".join(f"{name} {number(float(value))}" for name, value in values)
 
-    def returns(task: int, axes: Axes, ink: Ink) -> None:
-        axes.set_title(plain(title_of(task)), fontsize=9.0, fontweight="normal")
-        ends = []
-        for name in shown:
-            style = "--" if comparison.record(name).is_yardstick else "-"
-            shade, width = tint(colour_of(comparison, name), 0, ink), 2.2 if name == target else 1.3
-            axes.plot(filled[name][task], style, color=shade, linewidth=width)
-            ends.append((comparison.label(name), float(filled[name][task, -1]), shade))
-        axes.margins(x=0.03)
-        axes.set_ylabel("return")
-        if task == tasks[:3][-1]:  # methods are named once, where there is room beside the panel
-            label_lines(axes, ends)
+    def returns(task: int) -> Panel:
+        lines = [
+            fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, has_band=False)
+            for name in shown
+        ]
+        is_named = task == tasks[:3][-1]  # once, where there is room beside the panel
+        return fig.curves(
+            title_of(task), [line if is_named else line._replace(label="") for line in lines], ylabel="return"
+        )
 
-    def chosen_steps(task: int, axes: Axes, ink: Ink) -> None:
+    def chosen_steps(task: int, axes: Axes) -> None:
         chosen = comparison.hyperparameters[index, task, :, 0]
         updates = np.arange(1, len(chosen) + 1)
-        axes.plot(updates, chosen, color=ink.quiet, linewidth=1.0)
-        colours = _colours(record, comparison.direction[index, task], ink)
+        axes.plot(updates, chosen, color=fig.QUIET, linewidth=1.0)
+        colours = _colours(comparison, target, comparison.direction[index, task])
         axes.scatter(updates, chosen, c=colours, s=14, zorder=3)
         if is_log(record):
-            logarithmic(axes, "y")
+            fig.logarithmic(axes, "y")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
 
@@ -346,7 +310,7 @@ def single_tasks(findings: Findings) -> Picture:
     for first in range(0, len(tasks), 3):
         group = tasks[first : first + 3]
         rows += [[]] if rows else []  # some room between the groups
-        rows.append([Panel(title_of(task), partial(returns, task)) for task in group])
+        rows.append([returns(task) for task in group])
         rows.append([Panel("", partial(chosen_steps, task)) for task in group])
     coloured = " in the colours of the directions" if record.directions else ""
     order = f", from where it is furthest behind {comparison.label(best)} to furthest ahead" if best else ""
@@ -355,4 +319,4 @@ def single_tasks(findings: Findings) -> Picture:
     )
     heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
     layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")
-    return picture("single-tasks", caption, rows, layout)
+    return fig.picture("single-tasks", caption, rows, layout)
