@@ -59,7 +59,7 @@ def test_single_action_finds_the_best_step_of_each_task() -> None:
     forest = ExtraTrees(30, 5).fit(inputs, returns, seed=0)
     mdp = make_mdp()
     tasks = mdp.tasks(0, Stream.TUNING, 0)
-    episode, _ = run(mdp, SingleAction(QFunction((forest,), {"": Stepsizes(0.0, 2.0, 101)})), tasks, 2)
+    episode, _ = run(mdp, SingleAction(QFunction((forest,), {"": Stepsizes(0.0, 2.0)})), tasks, 2)
     chosen = episode.hyperparameters[:, :, 0]
     np.testing.assert_array_equal(chosen[0], chosen[1])
     np.testing.assert_allclose(chosen[0], 2.0 * np.abs(episode.context[:, 0]), atol=0.25)
