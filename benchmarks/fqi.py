@@ -55,7 +55,7 @@ def measure_metastep(size: Size, data: Data, threads: int) -> Record:
     from metastep.fqi.iteration import QFunction, Stepsizes
 
     inputs = np.column_stack([data.observation, data.stepsize])
-    regressor, stepsizes = ExtraTrees(size.trees, size.min_split), {"": Stepsizes(0.0, size.high, NUM_STEPSIZES)}
+    regressor, stepsizes = ExtraTrees(size.trees, size.min_split), {"": Stepsizes(0.0, size.high, num=NUM_STEPSIZES)}
 
     def fit(rows: Any, targets: Any, seed: int) -> QFunction:
         return QFunction((regressor.fit(rows, targets, seed=seed, threads=threads),), stepsizes)

@@ -5,7 +5,7 @@ mean of the paired differences has an interval from their own spread.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
@@ -209,16 +209,14 @@ class FromPair(Wrapper):
     The state's fields and the action are further coordinates of the context, so one compiled program serves all pairs.
     """
 
-    env: Env
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @cached_property
+    def context_space(self) -> ContextSpace:
+        """The environment's own, and the pair."""
         space, fields = self.env.context_space, range(state_structure(self.env).num_leaves)
         extra = (*(f"start_{i}" for i in fields), *(f"first_action_{i}" for i in range(self.num_actions)))
         largest = (float(np.finfo(np.float32).max),) * len(extra)  # a space's bounds are finite
         low = (*space.low, *(-bound for bound in largest))
-        wider = ContextSpace((*space.names, *extra), low, (*space.high, *largest))
-        object.__setattr__(self, "context_space", wider)
+        return ContextSpace((*space.names, *extra), low, (*space.high, *largest))
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Started:
         structure = state_structure(self.env)
@@ -244,14 +242,7 @@ class Occupied(Wrapper):
     occupancies.
     """
 
-    env: Env
     coordinate: int = 0
-
-    def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
-        return self.env.reset(context, noise)
-
-    def observe(self, context: Context, state: State) -> tuple[Array, ...]:
-        return self.env.observe(context, state)
 
     def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         seen = self.env.observe(context, state)[self.coordinate]

@@ -1,7 +1,7 @@
 """A lander in two dimensions with a main and two side engines, after Gymnasium's LunarLander, without a contact solver."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -53,11 +53,9 @@ class Lander:
         ("m/s^2", "N", "kg", "kg m^2", "N"),
     )
 
-    name: ClassVar[str] = "lander"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 6, 1
-    reset_noise, step_noise = 5, 0
-    num_choices: ClassVar[int] = 4
+    name, packages = "lander", ()
+    num_observations, num_actions, reset_noise, step_noise = 6, 1, 5, 0
+    num_choices = 4
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> LanderState:
         """High above the pad, falling and drifting a little."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -69,11 +69,9 @@ class Reacher:
         ("kg", "kg", "m", "m", "N m s", "N m"),
     )
 
-    name: ClassVar[str] = "reacher"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 10, 2
-    reset_noise, step_noise = 6, 0
-    action_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    name, packages = "reacher", ()
+    num_observations, num_actions, reset_noise, step_noise = 10, 2, 6, 0
+    action_range = (-1.0, 1.0)
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> ReacherState:
         """Nearly stretched and at rest; the target is uniform on the disc."""

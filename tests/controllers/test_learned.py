@@ -32,34 +32,23 @@ class LastCoordinate:
 
     record = None
 
-    def __init__(self) -> None:
-        self.asked: list[int | None] = []
-
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
-        self.asked.append(iteration)
-        return np.asarray(observation, np.float32)[:, -1]
+        return np.asarray(observation, np.float32)[:, -1] + (iteration or 0)
 
 
-def test_metafqi_sees_the_meta_observation_and_passes_the_iteration_on() -> None:
-    mdp = make_mdp()
+def test_metafqi_sees_the_meta_observation_passes_the_iteration_on_and_takes_the_experiments_model() -> None:
+    model, mdp, listed = LastCoordinate(), make_mdp(), np.zeros((1, 2), np.float32)
     learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
-    model = LastCoordinate()
     for iteration in (None, 3):
         controller = MetaFQIController(model, iteration)
         proposal = controller.propose(controller.init(mdp, learners), learners)
-        np.testing.assert_array_equal(proposal[:, 0], meta_observation(mdp, learners)[:, -1])
-    assert model.asked == [None, 3]
-
-
-def test_metafqi_takes_the_experiments_model_unless_it_has_one() -> None:
-    model, mdp, listed = LastCoordinate(), make_mdp(), np.zeros((1, 2), np.float32)
+        np.testing.assert_array_equal(proposal[:, 0], meta_observation(mdp, learners)[:, -1] + (iteration or 0))
+    assert controller.prepared(make_run(4)) is controller
     prepared = MetaFQIController().prepared(make_run(4, model=lambda: model, task_list=listed))
     assert prepared.model is model
     assert prepared.contexts is listed
-    own = MetaFQIController(model)
-    assert own.prepared(make_run(4)) is own
     with pytest.raises(InputError, match="controller: 'metafqi' needs a fitted model"):
-        MetaFQIController().init(mdp, mdp.begin(mdp.tasks(0, Stream.TUNING, 0)))
+        MetaFQIController().init(mdp, learners)
 
 
 def test_single_action_finds_the_best_step_of_each_task() -> None:
@@ -70,7 +59,7 @@ def test_single_action_finds_the_best_step_of_each_task() -> None:
     forest = ExtraTrees(30, 5).fit(inputs, returns, seed=0)
     mdp = make_mdp()
     tasks = mdp.tasks(0, Stream.TUNING, 0)
-    episode, _ = run(mdp, SingleAction(QFunction((forest,), {"": Stepsizes(0.0, 2.0, 101)})), tasks, 2)
+    episode, _ = run(mdp, SingleAction(QFunction((forest,), {"": Stepsizes(0.0, 2.0)})), tasks, 2)
     chosen = episode.hyperparameters[:, :, 0]
     np.testing.assert_array_equal(chosen[0], chosen[1])
     np.testing.assert_allclose(chosen[0], 2.0 * np.abs(episode.context[:, 0]), atol=0.25)

@@ -5,53 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jax import Array
 
 from metastep._core.errors import InputError
 from metastep._core.provenance import describe
-from metastep.controllers import HOOF, Controller, Decay, Exploration, Fixed, MetaFQIController, SingleAction
+from metastep.controllers import HOOF, Exploration, Fixed, GeometricDecay, MetaFQIController, SingleAction
 from metastep.evaluation import Method, MethodSpec, baselines, compare, join
 from metastep.evaluation.comparison import comparison_plan
 from metastep.evaluation.tuning import tuning_plan
-from metastep.fqi.iteration import QFunction, Stepsizes
-from metastep.fqi.regressors import ExtraTrees
-from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
 from metastep.rules import NGA, Adam, Menu, RMSProp
 from metastep.rules.spaces import MenuSpace, Range
 from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 from tests.one_block import run
-
-
-class Replay(Controller):
-    """Proposes the steps it is given."""
-
-    name = "replay"
-
-    def __init__(self, steps: np.ndarray) -> None:
-        self.steps = steps.astype(np.float32)  # (updates, learners, 1)
-
-    def init(self, mdp: EpisodicMetaMDP, learners: Learners) -> int:
-        return 0
-
-    def propose(self, state: int, learners: Learners) -> Any:
-        return np.asarray(self.steps[state])
-
-    def observe(self, state: int, before: Learners, hyperparameters: Array, after: Learners) -> int:
-        return state + 1
-
-
-def test_methods_that_propose_the_same_steps_have_bitwise_the_same_curves() -> None:
-    """Decay computes its steps, the replay is given them: same tasks, initial policies and simulation keys."""
-    mdp = make_mdp()
-    steps = np.broadcast_to((1.5 / np.arange(1, 4))[:, None, None], (3, BLOCK, 1))
-    methods = [Method("decay", NGA(), Decay(1.5)), Method("replay", NGA(), Replay(steps))]
-    result = compare(methods, mdp, seed=0, num_tasks=BLOCK + 3, num_updates=3)
-    np.testing.assert_array_equal(result.hyperparameters[0], result.hyperparameters[1])
-    np.testing.assert_array_equal(result.returns[0], result.returns[1])
-    assert len(np.unique(result.returns[0])) > BLOCK * 3  # and not because nothing happens
-
 
 FIXED = Method("f", NGA(), Fixed(0.5))
 
@@ -60,17 +26,20 @@ def compared(methods: Any, mdp: Any = None, **changes: Any) -> Any:
     return compare(methods, mdp or make_mdp(), **({"seed": 0, "num_tasks": 2, "num_updates": 1} | changes))
 
 
-def test_all_rules_start_from_the_same_batch() -> None:
-    methods = [Method(rule.name, rule, Fixed(0.1)) for rule in (NGA(), Adam(), RMSProp())]
-    result = compared(methods, num_tasks=BLOCK, num_updates=2)
-    for row in result.returns[1:]:
-        np.testing.assert_array_equal(row[:, 0], result.returns[0][:, 0])
-        assert not np.array_equal(row, result.returns[0])
+def test_methods_with_the_same_steps_have_bitwise_the_same_curves_and_all_rules_start_from_the_same_batch() -> None:
+    methods = [Method(rule.name, rule, Fixed(0.5)) for rule in (NGA(), Adam(), RMSProp())]
+    methods.append(Method("same", NGA(), GeometricDecay(0.5, 1.0)))
+    first, *others, same = compared(methods, num_tasks=BLOCK + 3, num_updates=3).returns
+    np.testing.assert_array_equal(first, same)
+    assert len(np.unique(first)) > BLOCK * 3  # and not because nothing happens
+    for other in others:
+        np.testing.assert_array_equal(other[:, 0], first[:, 0])
+        assert not np.array_equal(other, first)
 
 
 def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
     mdp = make_mdp()
-    result = compare([Method("u", NGA(), Exploration())], mdp, seed=5, num_tasks=BLOCK + 3, num_updates=2)
+    result = compared([Method("u", NGA(), Exploration())], seed=5, num_tasks=BLOCK + 3, num_updates=2)
     for block, lanes in ((0, slice(0, BLOCK)), (1, slice(BLOCK, BLOCK + 3))):
         episode, _ = run(mdp, Exploration(), mdp.tasks(5, Stream.TEST, block), 2, ("theta",))
         episode = episode.part(0, lanes.stop - lanes.start)
@@ -83,17 +52,15 @@ def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
 
 
 def test_directions_are_kept_apart_from_steps() -> None:
-    plain, rule = make_mdp(), Menu(("nga", "gradient"))
-    ranges = (Range(0.1, 0.4), Range(0.5, 0.9))
-    menu = plain.with_rule(rule, MenuSpace(rule.directions, ranges))
-    result = compare([Method("u", rule, Exploration())], menu, seed=5, num_tasks=BLOCK + 3, num_updates=2)
-    assert result.methods[0].directions == ("nga", "gradient")
-    assert result.methods[0].scale == "linear"
+    rule, ranges = Menu(("nga", "gradient")), (Range(0.1, 0.4), Range(0.5, 0.9))
+    menu, how = make_mdp().with_rule(rule, MenuSpace(rule.directions, ranges)), {"num_tasks": 10, "num_updates": 2}
+    result = compared([Method("u", rule, Exploration())], menu, **how)
+    assert (result.methods[0].directions, result.methods[0].scale) == (("nga", "gradient"), "linear")
     assert result.direction.dtype == np.int8
     assert set(result.direction.ravel()) == {0, 1}
-    assert result.hyperparameters.shape == (1, BLOCK + 3, 2, 1)
+    assert result.hyperparameters.shape == (1, 10, 2, 1)
     np.testing.assert_array_equal(result.hyperparameters[..., 0] >= 0.5, result.direction == 1)
-    other = compare([Method("f", NGA(), Fixed(0.5))], plain, seed=5, num_tasks=BLOCK + 3, num_updates=2)
+    other = compared([FIXED], **how)
     assert other.methods[0].directions == ()
     assert not other.direction.any()
     both = join([result, dataclasses.replace(other, settings=result.settings)])
@@ -101,11 +68,8 @@ def test_directions_are_kept_apart_from_steps() -> None:
     np.testing.assert_array_equal(both.hyperparameters[1], np.float32(0.5))
     with_kl = MenuSpace(rule.directions, (ranges[0], Range(0.5, 0.9, "divergence")))
     assert Method("u", rule, Exploration()).record(with_kl).scale == "mixed"
-
-
-def test_task_7_is_the_same_whether_10_or_20_are_asked_for() -> None:
-    few, many = (compared([FIXED], num_tasks=num, num_updates=2) for num in (10, 20))
-    np.testing.assert_array_equal(few.returns, many.returns[:, :10])
+    # Task 7 is the same whether 10 or 20 are asked for.
+    np.testing.assert_array_equal(other.returns, compared([FIXED], num_tasks=20, num_updates=2).returns[:, :10])
 
 
 def test_explicit_tasks_replace_the_sampled_ones() -> None:
@@ -120,13 +84,10 @@ def test_explicit_tasks_replace_the_sampled_ones() -> None:
 
 
 def test_diagnostics_are_kept() -> None:
-    methods = [Method("hoof", NGA(), HOOF(0.05, num_candidates=10)), Method("fixed", NGA(), Fixed(0.1))]
-    result = compare(methods, make_mdp(), seed=0, num_tasks=BLOCK + 1, num_updates=2)
-    assert list(result.diagnostics) == ["hoof/effective_sample_size"]
-    sizes = result.diagnostics["hoof/effective_sample_size"]
-    assert sizes.shape == (BLOCK + 1, 2)
-    assert sizes.min() >= 1.0
-    assert sizes.max() <= 20.0 * (1 + 1e-5)
+    methods = [Method("hoof", NGA(), HOOF(0.05, num_candidates=10)), FIXED]
+    ((name, sizes),) = compared(methods, num_tasks=BLOCK + 1, num_updates=2).diagnostics.items()
+    assert (name, sizes.shape) == ("hoof/effective_sample_size", (BLOCK + 1, 2))
+    assert 1.0 <= sizes.min() <= sizes.max() <= 20.0 * (1 + 1e-5)
 
 
 class Counter:
@@ -172,26 +133,14 @@ def test_a_method_is_not_judged_on_a_listed_task_that_shaped_it() -> None:
 
 
 def test_learned_methods_know_what_shaped_them() -> None:
-    class Model:
-        record = None
-
-        def act(self, observation: Any, iteration: int | None = None) -> np.ndarray:
-            return np.full(len(observation), 0.1, np.float32)
-
-    rng = np.random.default_rng(0)
-    inputs, targets = rng.uniform(size=(50, 3)).astype(np.float32), rng.uniform(size=50)
-    head = ExtraTrees(trees=2, min_samples_split=5).fit(inputs, targets, seed=0, threads=1)
-    regression = QFunction((head,), {"": Stepsizes(0.0, 1.0, 5)})
-    single = Method("single", NGA(), SingleAction(regression))
-    metafqi = Method("metafqi", NGA(), MetaFQIController(Model()), values={"iteration": 2})
-    oracle = baselines.make("oracle").method(make_mdp(), {"num_stepsizes": 5})
+    single, metafqi = (Method(kind.name, NGA(), kind()) for kind in (SingleAction, MetaFQIController))
     for method, stream in ((single, Stream.TRAIN), (metafqi, Stream.TRAIN), (metafqi, Stream.VALIDATION)):
         with pytest.raises(InputError, match=f"{stream.name.lower()} stream"):
             compared([method], stream=stream)
-    result = compared([single, metafqi, oracle])
-    assert result.names == ("single", "metafqi", "oracle")
-    assert [method.is_yardstick for method in result.methods] == [False, False, True]
-    assert result.methods[1].values == {"iteration": 2}
+    oracle = baselines.make("oracle").method(make_mdp(), {"num_stepsizes": 5})
+    records = [method.record(make_mdp().space) for method in (single, metafqi, oracle)]
+    assert [record.is_yardstick for record in records] == [False, False, True]
+    assert records[2].values == {"num_stepsizes": 5}
 
 
 @pytest.mark.parametrize(
@@ -221,9 +170,8 @@ def test_learners_know_how_many_updates_a_comparison_or_a_search_makes() -> None
 def test_settings_say_what_was_run() -> None:
     result = compared([FIXED], seed=3)
     assert {"seed": 3, "stream": "test", "num_tasks": 2, "num_updates": 1}.items() <= result.settings.items()
-    described = result.settings["mdp"]
-    assert described["estimator"]["rollout"]["env"]["type"] == "Nav2D"
-    assert described["estimator"]["rollout"]["num_episodes"] == 20
+    rollout = result.settings["mdp"]["estimator"]["rollout"]
+    assert (rollout["env"]["type"], rollout["num_episodes"]) == ("Nav2D", 20)
     assert describe((1, None, Stream.TEST, {"a": np.float32(2.5)})) == [1, None, "test", {"a": 2.5}]
     assert describe((make_mdp, object())) == ["make_mdp", "object"]  # no addresses
     with pytest.raises(InputError, match="'b' is not in this comparison"):

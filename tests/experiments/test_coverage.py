@@ -109,7 +109,7 @@ def test_tasks_outside_the_range_are_what_coverage_is_for(tmp_path: Path) -> Non
     assert "of 10 policies of the training data" in text
     assert "1 of 2 lie outside the environment's range, where nothing was measured" in text
     for wrong, sentence in {
-        "putter_length,friction\n0.8,nan\n": "row 1 has friction = nan",
+        "putter_length,friction\n0.8,nan\n": ": task 0 has friction = nan",
         "putter,x\n0.8,0.1\n": "'putter'",
     }.items():
         (tmp_path / "wrong.csv").write_text(wrong)

@@ -99,11 +99,10 @@ def test_numbers_of_other_libraries(model):
 
 def test_parts_in_the_order_of_the_record(fitted):
     parts = (ObservationPart("mine:returns", 1), ObservationPart("context", 2), ObservationPart("theta", 2))
-    model = _model(fitted, parts)
-    given = {"theta": [0.5, 1.0], "context": [0.1, 0.2], "returns": -1.0}
-    assert model.stepsize(**given) == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
+    model, given = _model(fitted, parts), {"theta": [0.5, 1.0], "context": [0.1, 0.2], "returns": -1.0}
     # What the model does not look at may be given all the same: a loop need not know.
-    model.stepsize(**given, natural_gradient=[9.0])
+    chosen = model.stepsize(**given, natural_gradient=[9.0])
+    assert chosen == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
 
 
 def test_missing_or_wrong_parts_are_one_sentence(model):
@@ -167,13 +166,10 @@ def test_inconsistent_records_are_refused(model, change, sentence):
 
 
 def test_wrong_json_is_one_sentence(model):
-    good = record_to_json(model.record)
     for change in ({"lam": 2.0}, {"lam": "1"}, {"surprise": 1}, {"observation": 3}):
         with pytest.raises(InputError, match=f"model record: {next(iter(change))}") as caught:
-            record_from_json(good | change)
+            record_from_json(record_to_json(model.record) | change)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="model record is None, it must be"):
-        record_from_json(None)
     for wrong in (float("nan"), object()):
         with pytest.raises(InputError, match="model record: cannot be written as JSON"):
             record_to_json(replace(model.record, configuration={"a": wrong}))
@@ -203,7 +199,7 @@ def test_the_tie_rule_is_kept_and_changes_only_the_step(menu_model, tmp_path):
     rows, heads = menu_transitions(200, 4, seed=1).observation, [own.heads for own in menu_model.q_functions]
     values, smallest = menu_model.values(rows), menu_model.act(rows)
     branch, is_best = smallest[:, 0].astype(int), values.max(axis=2, keepdims=True) == values
-    grids = np.stack([own.grid for own in menu_model.record.stepsizes.values()])
+    grids = np.stack([own.grid(own.num) for own in menu_model.record.stepsizes.values()])
     last = [grids[b, np.flatnonzero(tied[b])[-1]] for b, tied in zip(branch, is_best, strict=True)]
     largest = model_of_heads(replace(menu_model.record, ties="largest"), heads)
     save_model(largest, tmp_path / "m")
@@ -364,7 +360,7 @@ def test_tensors_that_do_not_belong_are_named(content, tmp_path, change, sentenc
         (1, {"name": ""}, "must have a name each, given once"),
         (1, {"low": "0"}, r"model record: branches\.1\.low"),
         (1, {"scale": "log"}, "must be positive on a log scale"),
-        (2, {"high": 0.001}, "low is 0.01 and high 0.001"),
+        (2, {"high": 0.001}, "low: 0.01 must lie below .*high = 0.001"),
     ],
 )
 def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, branch, change, sentence):
@@ -380,15 +376,11 @@ def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, branch, c
 def test_paths_without_a_model_file_are_named(model, tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         save_model(model, tmp_path / "nowhere" / "m")
-    with pytest.raises(InputError, match=r"File .*/nothing is missing\."):
-        load_model(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"File .*/model.safetensors is missing\."):
-        load_model(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    for other in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(InputError, match="cannot be read: it is not a plain file"):
-            load_model(other)
-    for size in (0, 7, 8, 50, 5000):
-        (tmp_path / "short").write_bytes(b"\0" * size)
-        with pytest.raises(InputError, match="is damaged or was not written by metastep"):
-            load_model(tmp_path / "short")
+    (tmp_path / "short").write_bytes(b"\0" * 50)
+    for path, sentence in (
+        ("nothing", r"File .*/nothing is missing\."),
+        (".", r"File .*/model.safetensors is missing\."),
+        ("short", "is damaged or was not written by metastep"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            load_model(tmp_path / path)

@@ -9,16 +9,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from metastep._core.errors import InputError
-from metastep.fqi import (
-    ExtraTrees,
-    MetaFQI,
-    ObservationPart,
-    TrainingData,
-    load_model,
-    model_from,
-    regressors,
-    save_model,
-)
+from metastep.fqi import MetaFQI, ObservationPart, TrainingData, load_model, model_from, regressors, save_model
 from tests.fqi.problems import HIGH, transitions
 
 
@@ -64,13 +55,6 @@ def data():
 def _model(fitted):
     parts, source = [ObservationPart("theta", 4)], TrainingData(300, 0, "abc")
     return model_from(fitted, setting={"env": "x"}, observation=parts, training_data=source)
-
-
-def test_names():
-    assert {"extra-trees", "sklearn-extra-trees", "least-squares"} <= set(regressors.names())
-    assert regressors.make("extra-trees", trees=3) == ExtraTrees(3)
-    with pytest.raises(InputError, match=r"'tree' is not an option of extra-trees, .* Did you mean 'trees'"):
-        regressors.make("extra-trees", tree=3)
 
 
 @pytest.mark.parametrize("regressor", ["least-squares", LeastSquares(0.1), f"{__name__}:least-squares"])

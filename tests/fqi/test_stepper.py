@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from metastep import features, pretrained
+from metastep import features
 from metastep._core.errors import InputError
 from metastep.controllers import MetaFQIController
 from metastep.features.diagnostics import DIAGNOSTICS, PER_MINIBATCH, Memory
-from metastep.fqi import save_model
 from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import PPO
 from tests.controllers.problems import make_training_mdp
@@ -35,7 +33,6 @@ def everything(update: int) -> dict[str, Any]:
 def test_a_loop_sees_and_proposes_what_simulated_learners_do(names):
     rule = PPO(epochs=2, minibatch_size=8, clip_range=(0.01,))  # a range that ratios leave
     mdp = dataclasses.replace(make_training_mdp(rule), observation=names, budget=4)
-    assert features.SETS["training"] == TRAINING
     model = tiny_model(names=names)
     model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=mdp.setting))
     controller = MetaFQIController(model)
@@ -130,18 +127,14 @@ def reported_by_name(name: str, update: int) -> dict[str, Any]:
     return {key: value for key, value in changed.items() if value is not None}
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
 @pytest.mark.parametrize("name", DIAGNOSTICS)
-def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(name, bad):
+def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(name):
     stepper, sound = tiny_model().stepper(), tiny_model().stepper()
-    spoilt = reported_by_name(name, 1)
-    assert name in spoilt
+    spoilt, bad = reported_by_name(name, 1), np.nan if "e" in name else -np.inf
     spoilt[name] = np.where(np.arange(np.size(spoilt[name])) == 0, bad, spoilt[name])
     for each in (stepper, sound):
         each(reported_by_name(name, 0))
-    sentence = (
-        f"^diagnostics: {name} is not finite, allowed are finite numbers of float32: the smallest step is proposed"
-    )
+    sentence = f"^diagnostics: {name} is not finite, allowed are finite .*float32: the smallest step is proposed"
     with pytest.warns(UserWarning, match=sentence) as warned:  # once
         assert [stepper(spoilt).stepsize, stepper(spoilt).stepsize] == pytest.approx([LOW, LOW])
     assert [each.filename for each in warned] == [__file__]
@@ -163,18 +156,18 @@ def test_what_is_remembered_of_the_first_update_is_taken_from_the_first_sound_on
     stepper(diagnostics(1))
     assert stepper.last["entropy_change"] == stepper.last["change_in_errors"] == stepper.last["step_cosine"] == 0.0
     stepper(diagnostics(2))
-    assert stepper.last["entropy_change"] == pytest.approx(
-        diagnostics(2)["entropy"] - diagnostics(1)["entropy"], rel=1e-4
-    )
+    change = diagnostics(2)["entropy"] - diagnostics(1)["entropy"]
+    assert stepper.last["entropy_change"] == pytest.approx(change, rel=1e-4)
 
 
-def test_parameters_that_change_in_place_are_seen_to_move():
+def test_parameters_that_change_in_place_are_seen_to_move_and_the_rate_that_was_used_may_be_another():
     stepper, reported = tiny_model().stepper(), diagnostics(0)
     reported["parameters"] = np.ones(6, np.float32)
     stepper(reported)
     reported["parameters"] += np.float32(0.5)
-    stepper(reported)
+    stepper(reported, rate=0.01)
     assert stepper.memory.step_norm == pytest.approx(0.5 * 6**0.5)
+    assert stepper.last["last_rate"] == pytest.approx(-2.0)
 
 
 def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
@@ -204,26 +197,14 @@ def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
         assert model.stepper(record=each.record(), minibatches=3)(reported | last).stepsize == pytest.approx(LOW)
     with pytest.raises(InputError, match="begins is False, allowed is True: nothing was proposed yet"):
         model.stepper(minibatches=3)(diagnostics(0), begins=False)
-    with pytest.raises(InputError, match="minibatches is 0, allowed is 1 or more"):
-        model.stepper(minibatches=0)
-
-
-def test_the_rate_that_was_used_may_be_another():
-    stepper = tiny_model().stepper()
-    stepper(diagnostics(0))
-    stepper(diagnostics(1), rate=0.01)
-    assert stepper.last["last_rate"] == pytest.approx(-2.0)
 
 
 def test_numbers_outside_the_training_data_are_warned_of_or_refused():
     sentence = r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"
     stepper = tiny_model(reach=1e-3).stepper()
     with pytest.warns(UserWarning, match=sentence) as reported:  # once for each learner
-        stepper(diagnostics(0))
-    assert reported[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        stepper(diagnostics(1))
+        _ = [stepper(diagnostics(update)) for update in range(2)]
+    assert [each.filename for each in reported] == [__file__]
     stepper = tiny_model(reach=1e-3).stepper(outside="refuse")
     with pytest.raises(InputError, match=sentence):
         stepper(diagnostics(0))
@@ -258,11 +239,9 @@ def test_missing_or_wrong_diagnostics_are_named():
         ({5: 1.0}, "diagnostics: '5' is not something a stepper knows"),
         ({"entropy": [1.0, 2.0]}, "diagnostics: entropy has 2 numbers, allowed is one"),
         ({"entropy": "much"}, "entropy is 'much', allowed are real numbers"),
-        ({"entropy": "1.0"}, "entropy is '1.0', allowed are real numbers"),
         ({"entropy": 10**400}, "entropy is 1000.*, allowed are real numbers"),
         ({"entropy": 10**5000}, "entropy is a value of type int, allowed are real numbers"),
         ({"entropy": 1j}, "entropy is 1j, allowed are real numbers"),
-        ({"entropy": torch.tensor(1j)}, "entropy is tensor.*, allowed are real numbers"),
         ({"entropy": True}, "entropy is True, allowed are real numbers"),
         ({"entropy": torch.tensor(True)}, "entropy is tensor.*, allowed are real numbers"),
         ({"entropy": torch.ones((), device="meta")}, "entropy is tensor.*meta.*, allowed are real numbers"),
@@ -272,9 +251,7 @@ def test_missing_or_wrong_diagnostics_are_named():
         ({"returns": np.array([np.datetime64(0, "s")])}, "returns is array.*, allowed are real numbers"),
         ({"returns": []}, "diagnostics: returns has 0 numbers, allowed is at least one"),
         ({"values": [1.0], "targets": np.ones(8)}, "diagnostics: 1 values and 8 targets, allowed are as many"),
-        ({"values": np.ones(7), "targets": np.ones(8)}, "diagnostics: 7 values and 8 targets, allowed are as many"),
         ({"mean_return": 1.0}, "diagnostics: returns and mean_return are both given, allowed is one of them"),
-        ({"return_error": 1.0}, "diagnostics: returns and return_error are both given, allowed is one of them"),
         ({"parameters": [1.0, 2.0]}, "parameters has 2 numbers, before it had 6"),
     ):
         with pytest.raises(InputError, match=f"^[^\n]*{sentence}[^\n]*$"):
@@ -295,7 +272,6 @@ def test_damaged_records_and_wrong_settings_are_refused():
     record = stepper.record()
     memory, gathered = record["memory"], record["gathered"]
     for change, sentence in (
-        ({"num_updates": None}, "num_updates is None, it must be a whole number"),
         ({"num_updates": 10**400}, "num_updates is 1000.*, it must be less than or equal to 1000000000"),
         ({"num_updates": 10**5000}, "is a value of type dict, allowed are numbers, text"),
         ({"num_updates": object()}, "is .*, allowed are numbers, text"),
@@ -310,8 +286,6 @@ def test_damaged_records_and_wrong_settings_are_refused():
         ({"memory": memory | {"rate": float("nan")}}, "memory.rate is nan, it must be"),
         ({"memory": memory | {"rate": 1e300}}, r"memory.rate is 1e\+300, it must be less than or equal to 34028"),
         ({"memory": memory | {"rate": 1.0}}, "stepsize is 1, allowed is 0.0001 to 0.1"),
-        ({"memory": memory | {"rate": 0.0}}, "stepsize is 0, allowed is 0.0001 to 0.1"),
-        ({"memory": memory | {"rate": "high"}}, "memory.rate is 'high', it must be a number"),
         ({"memory": memory | {"updates": -1}}, "memory.updates is -1, it must be greater"),
         ({"memory": memory | {"updates": True}}, "memory.updates is True, it must be a whole number"),
     ):
@@ -328,16 +302,19 @@ def test_damaged_records_and_wrong_settings_are_refused():
     with pytest.raises(InputError, match=r"direction is 'clip 7', allowed is one of 'clip 0.1', 'clip 0.3'"):
         clip_model().stepper(record=chosen.record() | {"gathered": gathered | {"direction": "clip 7"}})
     for number in (0, -3, 2.5, True, "9", 10**400, np.ones(2)):
-        with pytest.raises(InputError, match=r"num_updates is .*, allowed is 1 or more, up to 1000000000"):
-            model.stepper(num_updates=number)
-    with pytest.raises(InputError, match="log is 5, allowed are a function, the path of a CSV file and None"):
-        model.stepper(log=5)
-    with pytest.raises(InputError, match="not a metastep stepper"):
-        model.stepper(record={})
-    with pytest.raises(InputError, match="num_updates is 0"):
-        model.stepper(num_updates=0)
-    with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
-        model.stepper(outside="ignore")
+        for name in ("num_updates", "minibatches"):
+            with pytest.raises(
+                InputError, match=rf"^stepper(: {name} is .*, it must|.*{name}.*, allowed are)[^\n]*\.$"
+            ):
+                model.stepper(**{name: number})
+    for options, sentence in (
+        ({"log": 5}, "log is 5, allowed are a function, the path of a CSV file and None"),
+        ({"record": {}}, "not a metastep stepper"),
+        ({"outside": "ignore"}, "stepper: outside is 'ignore', it must be 'warn' or 'refuse'"),
+        ({"num_updates": 99, "record": record}, "num_updates is 99, allowed is the 20 of the record, or none"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            model.stepper(**options)
 
 
 def test_records_of_models_that_propose_something_else_are_refused():
@@ -352,21 +329,8 @@ def test_records_of_models_that_propose_something_else_are_refused():
 def test_the_number_of_updates_is_given_recorded_or_known():
     model = tiny_model()
     assert model.stepper().num_updates == 20
-    record = model.stepper(9).record()
+    record = model.stepper(np.int64(9)).record()
     assert model.stepper(record=record).num_updates == model.stepper(9, record=record).num_updates == 9
-    with pytest.raises(InputError, match="num_updates is 99, allowed is the 9 of the record, or none"):
-        model.stepper(99, record=record)
     unknown = dataclasses.replace(model, record=dataclasses.replace(model.record, configuration={}))
     with pytest.raises(InputError, match="num_updates is missing, allowed is 1 or more: the model observes the share"):
         unknown.stepper()
-
-
-def test_models_are_loaded_by_name_or_file(tmp_path):
-    save_model(tiny_model(), tmp_path / "model.safetensors")
-    wanted = tiny_model().stepper()(diagnostics(0))
-    for source in (tmp_path, tmp_path / "model.safetensors", str(tmp_path)):
-        assert pretrained.load(source).stepper()(diagnostics(0)) == wanted
-    with pytest.raises(InputError, match="is neither a file"):
-        pretrained.load("ppo-clasic")
-    with pytest.raises(InputError, match="is missing"):
-        pretrained.load(tmp_path / "no.safetensors")

@@ -3,6 +3,7 @@
 import copy
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -48,16 +49,14 @@ class PlainLoop:
 
 
 class OptaxLoop(PlainLoop):
-    def __init__(self, model: Model, **options: Any) -> None:
+    def __init__(self, model, **options):
         self.theta, self.model, self.options = START.copy(), model, options
         self.optimizer = optax.chain(optax.clip_by_global_norm(100.0), learned_rate(model, 8, **options))
         self.state = self.optimizer.init(jnp.asarray(self.theta))
-        self._update = jax.jit(lambda state, theta, numbers, begins: self.optimizer.update(
-            jnp.asarray(GRADIENT), state, theta, diagnostics=numbers, begins=begins
-        ))  # fmt: skip
+        self._update = jax.jit(partial(self.optimizer.update, jnp.asarray(GRADIENT)))
 
     def step(self, numbers, begins=True):
-        update, self.state = self._update(self.state, jnp.asarray(self.theta), numbers, begins)
+        update, self.state = self._update(self.state, jnp.asarray(self.theta), diagnostics=numbers, begins=begins)
         self.theta = np.asarray(self.theta + update)
         rate = float(optax.tree_utils.tree_get(self.state, "learning_rate"))
         np.testing.assert_allclose(update, -rate * GRADIENT, rtol=1e-5)
@@ -122,15 +121,13 @@ def test_rates_are_those_of_a_plain_stepper_also_after_a_restart(kind, minibatch
 
 @pytest.mark.filterwarnings("ignore:.*allowed are finite numbers")
 @every_loop
-@pytest.mark.parametrize("name", ["returns", "approx_kl"])
-def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(kind, name):
+def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(kind):
     loop = kind(tiny_model())
     loop.step(given(0))
-    spoilt = given(1)
-    spoilt[name] = np.where(np.arange(np.size(spoilt[name])) == 0, np.nan, spoilt[name]).astype(np.float32)
-    spoilt[name] = spoilt[name].reshape(given(1)[name].shape)
-    assert loop.step(spoilt) == pytest.approx(LOW)
-    loop.step(given(2))
+    assert loop.step(given(1) | {"returns": np.where(np.arange(8) == 0, np.nan, given(1)["returns"])}) == pytest.approx(
+        LOW
+    )
+    assert loop.step(given(2) | {"approx_kl": np.float32(np.nan)}) == pytest.approx(LOW)
     assert loop.step(given(3)) > 1.01 * LOW
 
 
@@ -150,20 +147,15 @@ def test_a_batch_of_another_size_gives_one_warning(kind):
     loop.step(batch)
 
 
-class StableBaselines3:
-    def __init__(self, model: Model, **options: Any) -> None:
-        LearnedRate(model, **options)
-
-
-@pytest.mark.parametrize("kind", [*LOOPS, StableBaselines3], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*LOOPS, LearnedRate], ids=lambda kind: kind.__name__)
 def test_models_and_settings_that_do_not_fit_are_refused(kind):
-    with pytest.raises(InputError, match="outside is 'ignore', allowed are warn, refuse"):
+    with pytest.raises(InputError, match="outside is 'ignore', it must be 'warn' or 'refuse'"):
         kind(tiny_model(), outside="ignore")
     record = tiny_model().record
     other = replace(tiny_model(), record=replace(record, setting=record.setting | {"rule": {"name": "trpo"}}))
     with pytest.raises(InputError, match=r"for the rule 'trpo', whose step is not a learning rate; allowed are ppo"):
         kind(other)
-    if kind is not StableBaselines3:
+    if kind is not LearnedRate:
         with pytest.raises(InputError, match=r": the model chooses clip_range as well, for which there is no setting"):
             kind(clip_model())
 
@@ -194,58 +186,45 @@ def test_optax_in_a_scan_and_for_several_learners_at_once():
     assert rates.shape == (2, 3)
 
 
-def test_optax_names_missing_arguments():
-    optimizer = learned_rate(tiny_model())
-    state = optimizer.init(PARAMS)
-    with pytest.raises(InputError, match="update needs diagnostics"):
-        optimizer.update(PARAMS, state, PARAMS)
-    with pytest.raises(InputError, match="update needs params"):
-        optimizer.update(PARAMS, state, diagnostics=given(0))
-    without = {name: value for name, value in given(0).items() if name != "entropy"}
-    with pytest.raises(InputError, match="entropy"):
-        optimizer.update(PARAMS, state, PARAMS, diagnostics=without)
-
-
 @pytest.mark.filterwarnings("ignore:.*outside of the")
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_optax_refuses_or_bounds_a_state_from_elsewhere(is_compiled):
+def test_optax_names_what_is_missing_and_refuses_or_bounds_a_state_from_elsewhere(is_compiled):
     optimizer = learned_rate(tiny_model(), minibatches=2)
     update = jax.jit(optimizer.update) if is_compiled else optimizer.update
 
-    def rate_of(state, numbers, begins=False):
-        found = update(PARAMS, state, PARAMS, diagnostics=numbers, begins=begins)[1]
+    def rate_of(state, numbers, begins=False, params=PARAMS):
+        found = update(PARAMS, state, params, diagnostics=numbers, begins=begins)[1]
         return float(found.hyperparams["learning_rate"])
 
     sound = update(PARAMS, optimizer.init(PARAMS), PARAMS, diagnostics=given(0), begins=True)[1]
     for wrong in (np.inf, -np.inf, np.nan, 1e30, -1.0):
         number = jnp.float32(wrong)
-        state = sound._replace(
-            hyperparams={"learning_rate": number}, memory=jax.tree.map(lambda _, number=number: number, sound.memory)
-        )
+        memory = jax.tree.map(lambda _, number=number: number, sound.memory)
+        state = sound._replace(hyperparams={"learning_rate": number}, memory=memory)
         for begins in (False, True):
             assert np.float32(LOW) <= rate_of(state, given(1), begins) <= np.float32(HIGH)
     assert rate_of(sound._replace(hyperparams={"learning_rate": 5}), given(1)) == pytest.approx(HIGH)
-    wide = sound.movement._replace(step=jnp.ones(9))
-    for state, sentence in (
-        (5, "learned_rate: state is .*, allowed is the result of `init`"),
-        *([] if is_compiled else [({5: 1, "x": 2}, "learned_rate: state is .*, allowed is the result of `init`")]),
-        (sound._replace(memory={}), "learned_rate: state is .*, allowed is the result of `init`"),
-        (sound._replace(movement=wide), "learned_rate: state.movement.step has 9 numbers, allowed is 6"),
-        (sound._replace(hyperparams={"learning_rate": 1j}), "learning_rate.* is .*, allowed are real numbers"),
+    wide, another = (
+        sound.movement._replace(step=jnp.ones(9)),
+        "learned_rate: state is .*, allowed is the result of `init`",
+    )
+    without = {name: value for name, value in given(0).items() if name != "entropy"}
+    for call, sentence in (
+        ((5, given(1)), another),
+        *([] if is_compiled else [(({5: 1, "x": 2}, given(1)), another)]),
+        ((sound._replace(memory={}), given(1)), another),
+        ((sound._replace(movement=wide), given(1)), "learned_rate: state.movement.step has 9 numbers, allowed is 6"),
+        ((sound._replace(hyperparams={"learning_rate": 1j}), given(1)), "learning_rate.* is .*, allowed are real num"),
+        ((sound, given(1) | {"entropy": jnp.ones(2)}, True), "diagnostics: entropy has 2 numbers, allowed is one"),
+        ((sound, given(1) | {"entropy": jnp.bool_(True)}, True), "entropy is .*, allowed are real numbers"),
+        ((sound, given(1) | {"returns": jnp.ones(0)}, True), "returns has 0 numbers, allowed is at least one"),
+        ((sound, given(1), jnp.ones(2)), "begins is .*, allowed are True and False"),
+        ((sound, None, True), "update needs diagnostics"),
+        ((sound, given(1), True, None), "update needs params"),
+        ((sound, without, True), "diagnostics: missing entropy"),
     ):
         with pytest.raises(InputError, match=sentence):
-            rate_of(state, given(1))
-    for change, sentence in (
-        ({"entropy": jnp.ones(2)}, "diagnostics: entropy has 2 numbers, allowed is one"),
-        ({"entropy": jnp.bool_(True)}, "entropy is .*, allowed are real numbers"),
-        ({"returns": jnp.ones(0)}, "diagnostics: returns has 0 numbers, allowed is at least one"),
-        ({"values": jnp.ones(1), "targets": jnp.ones(8)}, "diagnostics: 1 values and 8 targets, allowed are as many"),
-        ({"mean_return": 1.0}, "diagnostics: returns and mean_return are both given"),
-    ):
-        with pytest.raises(InputError, match=sentence):
-            rate_of(sound, given(1) | change, True)
-    with pytest.raises(InputError, match=r"begins is .*, allowed are True and False"):
-        rate_of(sound, given(1), jnp.ones(2))
+            rate_of(*call)
 
 
 def make(model=None, num_updates=None, kind=torch.optim.SGD):
@@ -280,39 +259,23 @@ def test_it_is_a_scheduler_like_pytorchs_own():
     late = make()[1]
     late.load_state_dict(scheduler.state_dict())
     assert late.last_epoch == 2
-    with pytest.raises(InputError, match="num_updates is 7, allowed is the 20 of the record"):
-        make(num_updates=7)[1].load_state_dict(scheduler.state_dict())
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda state: state.clear(),
-        lambda state: state.update(stepper={}),
-        lambda state: state.update(ratios=[1.0, 1.0]),
-        *(
-            lambda state, ratio=ratio: state.update(ratios=[ratio])
-            for ratio in (float("nan"), float("inf"), 1e6, 1e300, 10**400, -1.0, 0.5, True, "1", None)
-        ),
-    ],
-)
-def test_damaged_states_are_refused_and_change_nothing(damage):
+def test_damaged_states_and_rates_far_apart_are_refused_and_change_nothing():
     _, scheduler = make(num_updates=8)
     for update in range(2):
         scheduler.step(**given(update))
     before = copy.deepcopy(scheduler.state_dict())
-    state = copy.deepcopy(before)
-    damage(state)
-    with pytest.raises(InputError, match=r"^[^\n]*(state_dict: (stepper|ratios) is|not a metastep stepper)[^\n]*\.$"):
-        scheduler.load_state_dict(state)
-    with pytest.raises(InputError, match="state_dict is 5, allowed is the result of `state_dict`"):
-        scheduler.load_state_dict(5)
+    for state, sentence in (
+        (5, "state_dict is 5, allowed is the result of `state_dict`"),
+        ({}, "state_dict is {}, allowed is the result of `state_dict`"),
+        ({"stepper": 5}, "record is 5, allowed is the result of a stepper's `record`"),
+        ({"stepper": {}}, "not a metastep stepper"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            scheduler.load_state_dict(state)
     assert scheduler.state_dict() == before
-
-
-def test_ratios_of_groups_are_bounded():
-    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
-    groups = [{"params": [each], "lr": rate} for each, rate in zip(parameters, (1e-6, 1.0), strict=True)]
+    groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "lr": rate} for rate in (1e-6, 1.0)]
     with pytest.raises(
         InputError, match=r"optimizer: the rates of its groups are \[1e-06, 1.0\], allowed is up to 10000"
     ):
@@ -341,9 +304,7 @@ def test_optax_and_pytorch_give_all_values_by_name():
     optimizer = torch.optim.Adam(
         [{"params": [one]}, {"params": [torch.nn.Parameter(one * 2)], "name": "critic"}], lr=1e-3
     )
-    with pytest.raises(
-        InputError, match=r"chooses gradient_steps, .*; name those that the loop takes from `values` in `reads`"
-    ):
+    with pytest.raises(InputError, match=r"chooses gradient_steps, .*; name those that the loop takes from `values`"):
         LearnedLR(optimizer, model, 5)
     reads = ("gradient_steps", "clip_range", "gae_lambda", "entropy_weight")
     scheduler = LearnedLR(optimizer, model, 5, reads=reads)

@@ -24,7 +24,7 @@ from metastep.integrations.dask import LOOPBACK, PrivateScheduler, PrivateWorker
 from metastep.mdp import collection
 from metastep.mdp.collection import collect, make_block
 from metastep.mdp.runs import carry_out, run_blocks
-from tests.campaigns.kills import digests
+from tests.campaigns import digests
 from tests.campaigns.workers import finish, start, workers_of
 from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_runs import MIXED

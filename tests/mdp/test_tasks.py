@@ -6,15 +6,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metastep._core.errors import InputError
-from metastep.envs.contexts import load_tasks
+from metastep.envs.contexts import ContextSpace, load_tasks
 
-NAMES, LOW, HIGH = ("putter_length", "friction"), (0.7, 0.065), (1.0, 0.196)
+SPACE = ContextSpace(("putter_length", "friction"), (0.7, 0.065), (1.0, 0.196))
 
 
 def load(folder, name, content):
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return load_tasks(path, NAMES, LOW, HIGH)
+    return load_tasks(path, SPACE)
 
 
 @pytest.mark.parametrize(
@@ -38,22 +38,30 @@ GOOD = '{"putter_length": 0.8, "friction": 0.1}'
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "putter_length,friction\n0.8,0.1\n0.8,0.2\n", "row 2 has friction = 0.2, allowed is [0.065, 0.196]."),
-        ("t.csv", "putter_length,friction\n0.8,slippery\n", "row 1 has friction = 'slippery', allowed is a number."),
-        ("t.csv", "putter_length,friction\n0.8\n", "row 1 has 1 values, the header has 2."),
-        ("t.csv", "putter_length,fricton\n0.8,0.1\n", "the unknown field 'fricton', did you mean 'friction'?"),
-        ("t.csv", "friction\n0.1\n", "row 1 lacks the field 'putter_length', needed are putter_length, friction."),
-        ("t.csv", "friction,friction\n0.1,0.1\n", " has the column 'friction' more than once."),
-        ("t.csv", "", " holds no tasks, at least one is needed."),
-        ("t.csv", b"\xff\xfe\n", " is not valid CSV: "),
-        ("t.json", f"[{GOOD}, 3]", "row 2 is 3.0, allowed is an object with putter_length, friction."),
-        ("t.json", GOOD, " holds a dict, allowed is a list of objects."),
-        ("t.json", "[", " is not valid JSON: "),
         (
-            "t.json",
-            f'[{{"putter_length": 1{"0" * 400}, "friction": 0.1}}]',
-            "putter_length = inf, allowed is [0.7, 1].",
+            "t.csv",
+            "putter_length,friction\n0.8,0.1\n0.8,0.2\n",
+            ": task 1 has friction = 0.2, allowed is [0.065, 0.196].",
         ),
+        ("t.csv", "putter_length,friction\n0.8,slippery\n", ": task 0, 'friction': 'slippery' must be a valid number"),
+        ("t.csv", "putter_length,friction\n0.8\n", ": task 0, 'friction': None must be a number."),
+        (
+            "t.csv",
+            "putter_length,fricton\n0.8,0.1\n",
+            "0 has the fields ['putter_length', 'fricton'], needed are putter_length, friction.",
+        ),
+        ("t.csv", "friction\n0.1\n", ": task 0 has the fields ['friction'], needed are putter_length, friction."),
+        (
+            "t.csv",
+            "friction,friction\n0.1,0.1\n",
+            " has the columns friction, friction, they must differ from each other.",
+        ),
+        ("t.csv", "", ": [] must have at least 1 item."),
+        ("t.csv", b"\xff\xfe\n", " is not valid CSV: "),
+        ("t.json", f"[{GOOD}, 3]", ": task 1: 3.0 must be a table."),
+        ("t.json", GOOD, ": {'putter_length': 0.8, 'friction': 0.1} must be a valid list."),
+        ("t.json", "[", " is not valid JSON: "),
+        ("t.json", '[{"putter_length": 1e999, "friction": 0.1}]', "putter_length = inf, allowed is [0.7, 1]."),
         ("t.txt", "", " ends in '.txt', allowed are .csv and .json."),
     ],
 )
@@ -66,7 +74,7 @@ def test_bad_files_give_one_sentence(tmp_path, name, content, message):
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([])
-ROWS = st.dictionaries(st.sampled_from([*NAMES, "fricton"]) | st.text(max_size=5), VALUES, max_size=3) | VALUES
+ROWS = st.dictionaries(st.sampled_from([*SPACE.names, "fricton"]) | st.text(max_size=5), VALUES, max_size=3) | VALUES
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

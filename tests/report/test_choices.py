@@ -16,11 +16,13 @@ from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingDa
 from metastep.mdp.history import Transitions
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture
-from metastep.report.figures import PALETTE, PAPER, colour_of, tint
-from metastep.report.results import most_followed, performance_profile, some_tasks
-from metastep.report.tables import Findings, about, best_baseline, target_of, yardstick_of
+from metastep.report.figures import PALETTE, PAPER, QUIET, SPARE, TEXT, colour_of
+from metastep.report.results import most_followed, some_tasks
+from metastep.report.tables import Findings, Searched, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
+from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.report.test_report import compared, findings, prose, small_model, table
+from tests.search.test_model import model as searched_model
 
 DIRECTIONS = ("natural", "plain", "never")
 TASKS, UPDATES = 30, 4
@@ -256,6 +258,23 @@ def test_what_each_method_cost() -> None:
     assert rows["greedy oracle"]["trials"] == "24.0 k"  # 10 batches before each of 4 updates, of 5 batches 3000 steps
 
 
+def test_levels_and_cost_of_a_search() -> None:
+    model, validation = searched_model(), make_comparison(simulated((0.0, 1.0), 10), ("constant", "feedback"))
+    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, 12.34)
+    found = dataclasses.replace(findings(compared()), searched={"update": search})
+    assert (
+        "seconds" not in table(compose(findings(compared())), "costs").header
+    )  # a report of a fitted model has no times
+    document = compose(found)
+    assert table(document, "levels").rows == [
+        ("constant", "diverged", "2.0 M", ""),
+        ("feedback", "1 ± 0.1", "3.0 M", "selected"),
+    ]
+    costs = table(document, "costs")
+    last = dict(zip(costs.header, costs.rows[-1], strict=True))
+    assert (last["method"], last["training"], last["seconds"]) == ("search of update", "5.0 M", "12.3")
+
+
 def test_every_method_has_its_paragraph() -> None:
     document = compose(menu_findings())
     shown = table(document, "methods")
@@ -285,8 +304,6 @@ def test_every_baseline_has_a_colour_and_a_paragraph_of_its_own() -> None:
 
 
 def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
-    levels = np.array([0.0, 2.0, 2.5, 9.0])
-    np.testing.assert_array_equal(performance_profile(np.array([[4.0, 3.0, 2.0, 1.5]]), levels), [[1, 0.75, 0.5, 0]])
     comparison = with_menu(compared(TASKS))
     auc = comparison.returns[:3, :, 1:].astype(np.float64).mean(axis=2)
     within = drawn(compose(menu_findings()), "spread").axes[2]
@@ -296,8 +313,8 @@ def test_the_profile_starts_at_the_share_of_tasks_that_are_won() -> None:
 
 def test_colours_can_be_read() -> None:
     weights = (0.2126, 0.7152, 0.0722)
-    for colour in (*PALETTE, "#000075", "#444444", "text", "quiet"):
-        assert abs(np.array(to_rgb(tint(colour))) @ weights - np.array(to_rgb(PAPER)) @ weights) > 0.2
+    for colour in (*PALETTE, *SPARE, TEXT, QUIET):
+        assert abs(np.array(to_rgb(colour)) @ weights - np.array(to_rgb(PAPER)) @ weights) > 0.2
 
 
 def test_a_report_where_all_tasks_and_methods_are_alike() -> None:

@@ -266,8 +266,8 @@ def encode(arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any]) -> byte
 def decode(content: bytes, *, verify: bool = True) -> Tensors:
     """Return what a file holds; ValueError if it is damaged or another kind of file."""
     try:
-        arrays = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        loaded, header = load(content), json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        arrays = {name: loaded[name] for name in header if name != "__metadata__"}  # in the order of the file
         text = header["__metadata__"][_METADATA_KEY].encode()
         found = _parse_json(text)
         metadata, checksum = found["metadata"], found["checksum"]

@@ -4,17 +4,15 @@ from typing import Any
 
 from metastep._core.numerics import runge_kutta, sincos, to_truncated_normal, to_uniform, wrap
 from metastep._core.registry import Registry
-from metastep.envs.acrobot import Acrobot
 from metastep.envs.base import Context, Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, CartPoleV1, SwingUp
+from metastep.envs.classic import Acrobot, MountainCar, Pendulum
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host import HostEnv
 from metastep.envs.lqr import LQR
 from metastep.envs.minigolf import Minigolf
-from metastep.envs.mountaincar import MountainCar
 from metastep.envs.nav2d import Nav2D
-from metastep.envs.pendulum import Pendulum
 
 # The context space has a setting of its own, and no value that a file could hold.
 REGISTRY: Registry[Env | HostEnv] = Registry("env.name", "env.options", hidden=("context_space",))
@@ -37,20 +35,8 @@ def make_env(name: str, **options: Any) -> Env | HostEnv:
     return make(name, **options)
 
 
-__all__ = [
-    "LQR",
-    "Acrobot",
-    "CartPole",
-    "CartPoleV1",
-    "Context",
-    "ContextSpace",
-    "Env",
-    "HostEnv",
-    "Minigolf",
-    "MountainCar",
-    "Nav2D",
-]
-__all__ += ["Pendulum", "Step", "SwingUp", "choices_of", "half_cheetah", "range_of"]
+__all__ = ["LQR", "Acrobot", "CartPole", "CartPoleV1", "Context", "ContextSpace", "Env", "HostEnv", "Minigolf"]
+__all__ += ["MountainCar", "Nav2D", "Pendulum", "Step", "SwingUp", "choices_of", "half_cheetah", "range_of"]
 # Functions for environments of your own, faster on a CPU than those of JAX.
 __all__ += ["runge_kutta", "sincos", "to_truncated_normal", "to_uniform", "wrap"]
 __all__ += ["REGISTRY", "make", "make_env", "names", "register"]

@@ -1,6 +1,6 @@
 """The environment protocol: one learner, one episode, scalar fields."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jax import Array
@@ -91,34 +91,26 @@ def range_of(env: TaskFamily) -> tuple[float, float] | None:
     return getattr(env, "action_range", None)
 
 
-def _as_inside() -> Any:
-    """A field that is read from the environment inside, which alone makes two wrappers equal."""
-    return field(init=False, repr=False, compare=False)
+def _inside(declared: str) -> Any:
+    """Return a property that reads what the environment inside declares, None where it declares nothing."""
+    return property(lambda wrapper: getattr(wrapper.env, declared, None))
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """Declares what the environment inside declares; a subclass adds the methods, and sets what it declares otherwise."""
+    """Does and declares what the environment inside does and declares; a subclass sets what differs."""
 
-    env: TaskFamily
-    name: str = _as_inside()
-    context_space: ContextSpace = _as_inside()
-    num_observations: int = _as_inside()
-    num_actions: int = _as_inside()
-    packages: tuple[str, ...] = _as_inside()
-    reset_noise: int = _as_inside()
-    step_noise: int = _as_inside()
+    env: Env
+    name, context_space, packages = map(_inside, ("name", "context_space", "packages"))
+    num_observations, num_actions = map(_inside, ("num_observations", "num_actions"))
+    reset_noise, step_noise = map(_inside, ("reset_noise", "step_noise"))
+    num_choices, action_range = map(_inside, ("num_choices", "action_range"))
 
-    def __post_init__(self) -> None:
-        for declared in fields(Wrapper)[1:]:
-            object.__setattr__(self, declared.name, getattr(self.env, declared.name))
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
+        return self.env.reset(context, noise)
 
-    @property
-    def num_choices(self) -> int | None:
-        """That of the environment inside, where it declares one."""
-        return choices_of(self.env)
+    def observe(self, context: Context, state: State) -> tuple[Array, ...]:
+        return self.env.observe(context, state)
 
-    @property
-    def action_range(self) -> tuple[float, float] | None:
-        """That of the environment inside, where it declares one."""
-        return range_of(self.env)
+    def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        return self.env.step(context, state, action, noise)

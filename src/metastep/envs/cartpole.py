@@ -5,7 +5,7 @@ derives from the context (total mass, mass times length) is computed from it at 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,6 @@ from metastep.envs.contexts import ContextSpace
 _WIDE = (1.0, 2.0, 1.0, 3.0)
 
 GRAVITY = 9.8
-CART_MASS = 1.0
 MAX_ANGLE = float(np.deg2rad(12.0))
 MAX_POSITION = 2.4
 
@@ -35,12 +34,7 @@ class CartPoleState(NamedTuple):
 
 
 def euler_step(
-    state: CartPoleState,
-    force: Array,
-    pole_mass: Array,
-    pole_length: Array,
-    dt: float,
-    cart_mass: float | Array = CART_MASS,
+    state: CartPoleState, force: Array, pole_mass: Array, pole_length: Array, dt: float, cart_mass: float | Array = 1.0
 ) -> CartPoleState:
     """Advance a cart with a pole by one explicit Euler step of `dt` seconds under a horizontal force."""
     sin, cos = sincos(state.angle)
@@ -66,9 +60,8 @@ class Cart:
     """What the tasks of carts have in common: four numbers, all of them seen, that start near zero."""
 
     start_range: float
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 4, 1
-    reset_noise, step_noise = 4, 0
+    packages = ()
+    num_observations, num_actions, reset_noise, step_noise = 4, 1, 4, 0
 
     def __post_init__(self) -> None:
         check_fields(self, "env")
@@ -101,7 +94,7 @@ class CartPole(Cart):
     max_position: float = MAX_POSITION
     start_range: float = 0.05
 
-    name: ClassVar[str] = "cartpole"
+    name = "cartpole"
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         if self.force == "bang-bang":
@@ -136,7 +129,7 @@ class SwingUp(Cart):
     start: Literal["hanging", "wide"] = "hanging"
     start_range: float = 0.05
 
-    name: ClassVar[str] = "swingup"
+    name = "swingup"
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
         if self.start == "wide":
@@ -167,8 +160,8 @@ class CartPoleV1(Cart):
     )
     start_range: float = 0.05
 
-    name: ClassVar[str] = "cartpole-v1"
-    num_choices: ClassVar[int] = 2
+    name = "cartpole-v1"
+    num_choices = 2
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         force = jnp.where(action[0] == 1, context.force, -context.force)

@@ -1,28 +1,30 @@
 """Context spaces: what differs between the tasks of a family, how tasks are drawn, and lists of tasks from a file."""
 
 import csv
-import difflib
 import json
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
-from keyword import iskeyword
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import MinLen
 from jax import Array
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from metastep._core.errors import InputError, shown
+from metastep._core.settings import plainly
 from metastep._core.storage import read_bytes
 
 _record: Any = cache(namedtuple)  # one class for the same names
+_TASKS = TypeAdapter(Annotated[list[dict[str, float]], MinLen(1)])
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,11 @@ class ContextSpace:
         lengths = [len(part) for part in (self.names, self.low, self.high, self.units)]
         if len(set(lengths)) > 1:
             raise InputError(f"ContextSpace: names, low, high and units have {lengths} entries, they must be equal.")
-        if len(set(self.names)) < len(self.names):
-            raise InputError(f"ContextSpace: the names {', '.join(self.names)} must differ from each other.")
+        try:
+            _record("Context", self.names)
+        except ValueError as error:
+            raise InputError(f"ContextSpace: names are {', '.join(self.names)}. {error}.") from None
         for name, low, high in zip(self.names, self.low, self.high, strict=True):
-            if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
-                raise InputError(f"ContextSpace: {name!r} must be a Python identifier without leading underscore.")
             if not low <= high or not (isfinite(low) and isfinite(high)):
                 raise InputError(f"ContextSpace: {name} has bounds [{low}, {high}], they must be finite and in order.")
 
@@ -61,21 +63,21 @@ class ContextSpace:
 
     def fixed(self, values: Sequence[float]) -> "ContextSpace":
         """The same coordinates, every task equal to `values` (the fixed-context experiments)."""
-        checked = self.validate(np.asarray([values], np.float32), "context")
-        point = tuple(float(value) for value in checked[0])
+        point = tuple(self.validate([values], "context")[0].tolist())
         return ContextSpace(self.names, point, point, self.units)
 
     def unpack(self, contexts: Array) -> Any:
         """Name the coordinates of (..., coordinates): a record with one array of shape (...) a field."""
         return _record("Context", self.names)(*(contexts[..., index] for index in range(self.num_coordinates)))
 
-    def validate(self, contexts: NDArray[Any], field: str = "contexts") -> NDArray[np.float32]:
+    def validate(self, contexts: ArrayLike, field: str = "contexts") -> NDArray[np.float32]:
         """Return the tasks as float32 (num, coordinates), or say which coordinate of which task is out of bounds."""
-        array = np.asarray(contexts, dtype=np.float32)
+        # Compared in float32, the simulation's type: 0.196 is within a bound that was itself rounded from 0.196.
+        with np.errstate(over="ignore"):
+            array, low, high = (np.asarray(values, np.float32) for values in (contexts, self.low, self.high))
         if array.ndim != 2 or array.shape[1] != self.num_coordinates:
             expected = f"(tasks, {self.num_coordinates}) with columns {', '.join(self.names)}"
             raise InputError(f"{field}: got an array of shape {array.shape}, expected {expected}.")
-        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         wrong = ~((array >= low) & (array <= high))
         if wrong.any():
             row, column = (int(index) for index in np.argwhere(wrong)[0])
@@ -84,65 +86,34 @@ class ContextSpace:
         return array
 
 
-def load_tasks(
-    path: str | Path, names: Sequence[str], low: Sequence[float], high: Sequence[float]
-) -> NDArray[np.float32]:
+def load_tasks(path: str | Path, space: ContextSpace) -> NDArray[np.float32]:
     """Read contexts (tasks, coordinates) from a CSV file with a header, or from a JSON list of objects.
 
     Columns or keys are the names of the context space, in any order; every value must lie within its bounds.
     """
-    path = Path(path)
-    where, kind = f"Task file {path}", path.suffix.lower()
+    where, kind = f"Task file {path}", Path(path).suffix.lower()
     if kind not in (".csv", ".json"):
-        raise InputError(f"{where} ends in {path.suffix!r}, allowed are .csv and .json.")
+        raise InputError(f"{where} ends in {kind!r}, allowed are .csv and .json.")
     try:
-        text = read_bytes(path).decode("utf-8-sig")  # spreadsheets put a byte order mark in front of the first name
+        text = read_bytes(Path(path)).decode(
+            "utf-8-sig"
+        )  # spreadsheets put a byte order mark in front of the first name
         if kind == ".json":
-            rows = json.loads(text, parse_int=float)  # a whole number may be too long for anything but a float
+            tasks = _TASKS.validate_python(json.loads(text, parse_int=float), strict=True)
         else:
-            lines = list(filter(None, csv.reader(StringIO(text, newline=""), strict=True, skipinitialspace=True)))
-            header = [name.strip() for name in lines[0]] if lines else []
-            if repeated := [name for name in header if header.count(name) > 1]:
-                raise InputError(f"{where} has the column {repeated[0]!r} more than once.")
-            for number, line in enumerate(lines[1:], start=1):
-                if len(line) != len(header):
-                    raise InputError(f"{where}, row {number} has {len(line)} values, the header has {len(header)}.")
-            rows = [dict(zip(header, map(_number, line), strict=True)) for line in lines[1:]]
-    except InputError:
-        raise
-    except (ValueError, csv.Error, RecursionError) as error:
+            rows = csv.DictReader(StringIO(text, newline=""), strict=True, skipinitialspace=True, restkey="more values")
+            rows.fieldnames = header = [name.strip() for name in rows.fieldnames or ()]
+            if len(set(header)) < len(header):
+                raise InputError(f"{where} has the columns {', '.join(header)}, they must differ from each other.")
+            tasks = _TASKS.validate_python(list(rows))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        place = ": task " + ", ".join(map(shown, problem["loc"])) if problem["loc"] else ""
+        raise InputError(f"{where}{place}: {shown(problem['input'])} {plainly(problem)}.") from None
+    except (UnicodeDecodeError, csv.Error, json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{where} is not valid {kind[1:].upper()}: {error}.") from error
-    if not isinstance(rows, list):
-        raise InputError(f"{where} holds a {type(rows).__name__}, allowed is a list of objects.")
-    if not rows:
-        raise InputError(f"{where} holds no tasks, at least one is needed.")
-    tasks = []
-    for number, row in enumerate(rows, start=1):
-        here = f"{where}, row {number}"
-        if not isinstance(row, Mapping):
-            raise InputError(f"{here} is {shown(row)}, allowed is an object with {', '.join(names)}.")
-        if unknown := [name for name in row if name not in names]:
-            nearest = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.0)
-            raise InputError(f"{here} has the unknown field {shown(unknown[0])}, did you mean {nearest[0]!r}?")
-        for name in names:
-            if name not in row:
-                raise InputError(f"{here} lacks the field {name!r}, needed are {', '.join(names)}.")
-            if not isinstance(row[name], float):
-                raise InputError(f"{here} has {name} = {shown(row[name])}, allowed is a number.")
-        tasks.append([row[name] for name in names])
-    # Compared in float32, the simulation's type: 0.196 is within a bound that was itself rounded from 0.196.
-    with np.errstate(over="ignore"):
-        contexts, lowest, highest = (np.asarray(values, np.float32) for values in (tasks, low, high))
-    wrong = ~((contexts >= lowest) & (contexts <= highest))
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        value, allowed = shown(tasks[row][column]), f"[{low[column]:g}, {high[column]:g}]"
-        raise InputError(f"{where}, row {row + 1} has {names[column]} = {value}, allowed is {allowed}.")
-    return contexts
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for number, task in enumerate(tasks):
+        if set(task) != set(space.names):
+            found, needed = shown([*task]), ", ".join(space.names)
+            raise InputError(f"{where}: task {number} has the fields {found}, needed are {needed}.")
+    return space.validate([[task[name] for name in space.names] for task in tasks], where)

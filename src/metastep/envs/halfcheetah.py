@@ -13,7 +13,7 @@ grows to other episodes within some tens of steps, with the same distribution.
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,8 @@ from metastep._core.settings import Count, check_fields
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import Bools, Floats, HostStep, Restartable, Seeds
-from metastep.envs.planar import CheetahState, Scalars, advance, load_model, read_model
+from metastep.envs.planar.engine import CheetahState, Scalars, advance
+from metastep.envs.planar.model import load_model, read_model
 
 NUM_JOINTS = 9  # the forward position comes first; it is not observed
 NUM_MOTORS = 6
@@ -55,10 +56,8 @@ class _HalfCheetah:
     cost_of: Literal["clipped", "unclipped"] = "clipped"
     reset_scale: float = 0.1
 
-    name: ClassVar[str] = "halfcheetah"
-    packages: ClassVar[tuple[str, ...]] = ("mujoco", "gymnasium")  # the engine and the model file
-    num_observations, num_actions = 2 * NUM_JOINTS - 1, NUM_MOTORS
-    reset_noise, step_noise = 2 * NUM_JOINTS, 0
+    name, packages = "halfcheetah", ("mujoco", "gymnasium")  # the engine and the model file
+    num_observations, num_actions, reset_noise, step_noise = 2 * NUM_JOINTS - 1, NUM_MOTORS, 2 * NUM_JOINTS, 0
 
     def __post_init__(self) -> None:
         check_fields(self, "env")
@@ -146,8 +145,7 @@ class HalfCheetahVelPlanar(_HalfCheetah):
     iterations: Count = field(default=6, metadata={"of": "engine"})  # another number is the same environment
 
     def reset(self, context: Context, noise: Scalars) -> CheetahState:
-        spread = (to_uniform(normal, -self.reset_scale, self.reset_scale) for normal in noise[:NUM_JOINTS])
-        position = tuple(at + offset for at, offset in zip(read_model().start, spread, strict=True))
+        position = tuple(to_uniform(normal, -self.reset_scale, self.reset_scale) for normal in noise[:NUM_JOINTS])
         velocity = tuple(self.reset_scale * normal for normal in noise[NUM_JOINTS:])
         return CheetahState(position, velocity, tuple(jnp.zeros_like(speed) for speed in velocity))
 
@@ -175,11 +173,9 @@ def half_cheetah(
     kinds: dict[str, Any] = {"c": HalfCheetahVel, "planar": HalfCheetahVelPlanar}
     if engine not in ("auto", *kinds):
         raise InputError(f"env.engine: {engine!r} must be auto, c or planar.")
-    is_auto = engine == "auto"
-    kind = kinds[("c" if jax.default_backend() == "cpu" else "planar") if is_auto else engine]
-    known = {each: {entry.name for entry in fields(each)} for each in kinds.values()}
-    others = set().union(*known.values()) - known[kind] if is_auto else set()
-    label = "halfcheetah" if is_auto else f"halfcheetah on engine {engine!r}"
-    more = ("engine", *sorted(others))
+    kind = kinds.get(engine) or kinds["c" if jax.default_backend() == "cpu" else "planar"]
+    known = {entry.name for entry in fields(kind)}
+    both = {entry.name for each in kinds.values() for entry in fields(each)} if engine == "auto" else known
+    label, more = f"halfcheetah on engine {engine!r}", ("engine", *sorted(both - known))
     check_options(label, options, kind, field="env.options", more=more, hidden=("context_space",))
-    return kind(**{name: value for name, value in options.items() if name not in others})
+    return kind(**{name: value for name, value in options.items() if name in known})

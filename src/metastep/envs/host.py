@@ -6,23 +6,16 @@ key alone: simulators get standard normals, and a seed for every episode if they
 Simulation happens outside compiled functions, not in a callback from within one: XLA's CPU runtime deadlocks when the
 threads it waits for are the ones that serve the callback, and an exception in a callback loses its type.
 
-A factory `make(context)` and a context space turn any Gymnasium environment into a family of tasks:
-
-    def make(context):
-        env = gymnasium.make("Pendulum-v1")
-        env.unwrapped.m = context.mass
-        return env
-
-    env = GymnasiumEnv(make, ContextSpace(("mass",), (0.5,), (2.0,), ("kg",)), name="gym_pendulum")
-
-These run in Python, one object for each episode: a run has `num_episodes` (or `num_envs`) times `block_size` of them open.
+A factory `make(context)` and a context space turn any Gymnasium environment into a family of tasks. These run in Python, one
+object for each episode: a run has `num_episodes` (or `num_envs`) times `block_size` of them open.
 """
 
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +101,7 @@ class GymnasiumEnv:
     num_choices: int | None = field(init=False, compare=False)
     _lanes: "_Lanes" = field(init=False, compare=False, repr=False)
 
-    reset_noise: ClassVar[int] = 0
-    step_noise: ClassVar[int] = 0
+    reset_noise, step_noise = 0, 0
 
     def __post_init__(self) -> None:
         if not callable(self.make):
@@ -169,24 +161,24 @@ class _Lanes:
     """The environments of the last tasks asked for, (episodes, learners) in row-major order."""
 
     def __init__(self) -> None:
-        self.envs: list[Any] = []  # one list for good, so that the finalizer closes what is open at the end
-        self.ticket = 0
+        self.envs: list[Any] = []
+        self.ticket: object = None  # what the newest user holds
         self._tasks: tuple[int, bytes] | None = None
-        weakref.finalize(self, _close_all, self.envs)
+        self._open = ExitStack()
+        weakref.finalize(self, self._open.close)
 
     def close(self) -> None:
-        self.ticket += 1
-        self._tasks = None
-        _close_all(self.envs)
+        self.envs, self.ticket, self._tasks = [], None, None
+        self._open.close()
 
-    def serve(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> int:
+    def serve(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> object:
         """Build the environments of these tasks unless they are open; return a ticket that only the newest user holds."""
         tasks = (num_episodes, np.ascontiguousarray(context).tobytes())
         if tasks != self._tasks:
             self.close()
             try:
                 for row in np.tile(context, (num_episodes, 1)):
-                    self.envs.append(owner.build(row))
+                    self.envs.append(self._open.enter_context(closing(owner.build(row))))
                 if len({id(env) for env in self.envs}) < len(self.envs):
                     raise InputError("env.make: it gave the same environment twice; every call must make a new one.")
                 for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
@@ -196,7 +188,7 @@ class _Lanes:
                 self.close()
                 raise
             self._tasks = tasks
-        self.ticket += 1
+        self.ticket = object()
         return self.ticket
 
 
@@ -204,20 +196,14 @@ class _Lanes:
 _SHARED: "weakref.WeakKeyDictionary[GymnasiumEnv, _Lanes]" = weakref.WeakKeyDictionary()
 
 
-def _close_all(envs: list[Any]) -> None:
-    while envs:
-        envs.pop().close()
-
-
 class _GymnasiumEpisodes:
-    def __init__(self, lanes: _Lanes, ticket: int, seeds: Seeds) -> None:
+    def __init__(self, lanes: _Lanes, ticket: object, seeds: Seeds) -> None:
         self._lanes, self._ticket, self._shape = lanes, ticket, seeds.shape
-        self._spaces = [env.action_space for env in lanes.envs]
+        spaces = self._spaces = [env.action_space for env in lanes.envs]
         # (lanes, actions): the context may change the bounds. Discrete actions need not begin at 0.
-        is_discrete = hasattr(self._spaces[0], "n")
-        low = [[space.start] if is_discrete else space.low.ravel() for space in self._spaces]
-        high = [[space.start + space.n - 1] if is_discrete else space.high.ravel() for space in self._spaces]
-        self._low, self._high = np.stack(low), np.stack(high)
+        is_discrete = hasattr(spaces[0], "n")
+        self._low = np.stack([[space.start] if is_discrete else space.low.ravel() for space in spaces])
+        self._high = np.stack([[space.start + space.n - 1] if is_discrete else space.high.ravel() for space in spaces])
         self._zero = self._low if is_discrete else 0
         self._observation = np.stack([self._reset(lane, seed) for lane, seed in enumerate(seeds.flat)])
 

@@ -7,7 +7,7 @@ action of the step. With the policy a ~ N(b + w s, sigma^2) every moment of the 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -36,10 +36,8 @@ class LQR:
     start: tuple[float, float] = (1.0, -0.5)
     start_scale: float = 0.3
 
-    name: ClassVar[str] = "lqr"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 2, 1
-    reset_noise, step_noise = 2, 2
+    name, packages = "lqr", ()
+    num_observations, num_actions, reset_noise, step_noise = 2, 1, 2, 2
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Point:
         return Point(*(mean + self.start_scale * normal for mean, normal in zip(self.start, noise, strict=True)))
@@ -48,15 +46,9 @@ class LQR:
         return tuple(state)
 
     def step(self, context: Context, state: Point, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        reward = -(
-            self.state_cost[0] * state.first**2
-            + self.state_cost[1] * state.second**2
-            + self.action_cost * action[0] ** 2
-        )
-        after = Point(
-            *(
-                context.scale * (row[0] * state.first + row[1] * state.second) + gain * action[0] + self.noise * normal
-                for row, gain, normal in zip(self.dynamics, self.control, noise, strict=True)
-            )
-        )
+        cost = self.state_cost[0] * state.first**2 + self.state_cost[1] * state.second**2
+        reward = -(cost + self.action_cost * action[0] ** 2)
+        drift = [context.scale * (first * state.first + second * state.second) for first, second in self.dynamics]
+        parts = zip(drift, self.control, noise, strict=True)
+        after = Point(*(moved + gain * action[0] + self.noise * normal for moved, gain, normal in parts))
         return Step(after, reward, jnp.bool_(False))

@@ -1,7 +1,7 @@
 """Minigolf: putt a ball into a hole on a flat green (paper, appendix B.2; physics after Penner 2002)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -38,10 +38,8 @@ class Minigolf:
     max_action: float = 10.0
     noise_scale: float = 0.5
 
-    name: ClassVar[str] = "minigolf"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 1, 1
-    reset_noise, step_noise = 1, 1
+    name, packages = "minigolf", ()
+    num_observations, num_actions, reset_noise, step_noise = 1, 1, 1, 1
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Ball:
         return Ball(to_uniform(noise[0], 0.0, self.max_distance))

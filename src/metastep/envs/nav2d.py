@@ -1,7 +1,7 @@
 """Navigation in the plane: reach a goal that differs from task to task (paper, appendix B.1; after MAML's point robot)."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -36,10 +36,8 @@ class Nav2D:
     max_move: float = 0.1
     goal_radius: float = 0.01
 
-    name: ClassVar[str] = "nav2d"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations, num_actions = 2, 2
-    reset_noise, step_noise = 0, 0
+    name, packages = "nav2d", ()
+    num_observations, num_actions, reset_noise, step_noise = 2, 2, 0, 0
 
     def __post_init__(self) -> None:
         check_fields(self, "env")

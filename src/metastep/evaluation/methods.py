@@ -1,6 +1,6 @@
 """Methods: a rule, what proposes its step sizes, and what is tuned; first as data, then as objects."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,16 +21,13 @@ Grid = Mapping[str, Sequence[float]]
 _OF_RULE = "rule."  # begins the name of a tuned value that is an option of the rule
 
 
-def _require(holds: Callable[[Any], bool], sentence: str) -> AfterValidator:
-    def checked(value: Any) -> Any:
-        if not holds(value):
-            raise ValueError(sentence)
-        return value
-
-    return AfterValidator(checked)
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must have no control characters")
+    return text
 
 
-Line = Annotated[str, MaxLen(200), _require(str.isprintable, "must have no control characters")]
+Line = Annotated[str, MaxLen(200), AfterValidator(_printable)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,11 +177,7 @@ class MethodRecord(NamedTuple):
     values: dict[str, float]
     is_yardstick: bool
     # The names of what it chose from, by position; empty without a choice.
-    directions: Annotated[
-        tuple[Annotated[Line, MinLen(1)], ...],
-        MaxLen(100),
-        _require(lambda names: len(set(names)) == len(names), "must hold each name once"),
-    ] = ()
+    directions: Annotated[tuple[Annotated[Line, MinLen(1)], ...], MaxLen(100)] = ()
     # What the number of a step means: a length (linear or log), a divergence, or now one and now the other.
     scale: Literal[Scale, "mixed"] = "linear"
     training_steps: Annotated[FiniteFloat, Ge(0)] = 0.0  # environment steps that its controller took to train itself

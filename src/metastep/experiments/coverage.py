@@ -51,7 +51,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
-    tests = load_tasks(task_file, space.names, tuple(-bound for bound in largest), largest)
+    tests = load_tasks(task_file, ContextSpace(space.names, tuple(-bound for bound in largest), largest))
     blocks = list(run.dataset.blocks())
     thetas = [history.features["theta"] for history in blocks]
     policies = np.concatenate([theta[np.isfinite(theta).all(axis=-1)] for theta in thetas])

@@ -152,10 +152,13 @@ def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
         batch = f"{rollout.num_envs} environments of {rollout.num_steps} steps"
         if rollout.num_envs is None:
             batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
-        collected = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
-        rows.append((config.env.name, tasks, collected, batch, str(config.meta.num_updates)))
+        amount = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
+        if not isinstance(model, Model):
+            amount = f"{2 * config.search.pairs}, {config.search.generations}"
+        rows.append((config.env.name, tasks, amount, batch, str(config.meta.num_updates)))
+    amounts = "learners of a round, rounds" if isinstance(model, Model) else "controllers of a generation, generations"
     yield Heading("Trained on")
-    yield Table(("family", "tasks", "learners of a round, rounds", "batch", "updates"), rows)
+    yield Table(("family", "tasks", amounts, "batch", "updates"), rows)
     num = sum(run.config.selection.num_tasks for run in runs)
     if isinstance(model, Model):
         data, selected = record.training_data, f"Iteration {record.selected_iteration} of {len(model.q_functions)}"

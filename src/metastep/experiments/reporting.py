@@ -14,13 +14,21 @@ from metastep import envs
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, differences, to_parquet
 from metastep.evaluation.statistics import Metric, all_differences, differences_to_csv
-from metastep.experiments import stages
+from metastep.experiments import searching, stages
 from metastep.experiments.provenance import seal_report
 from metastep.experiments.schema import Experiment
 from metastep.mdp.dataset import Dataset
 from metastep.report.compose import compose
 from metastep.report.document import write_document
-from metastep.report.tables import Findings, Fitted, comparison_table, differences_table, nothing_learned, target_of
+from metastep.report.tables import (
+    Findings,
+    Fitted,
+    Searched,
+    comparison_table,
+    differences_table,
+    nothing_learned,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -40,7 +48,14 @@ def write_report(run: Run, command: str = "") -> Path:
             if not file.exists():
                 missing = file.relative_to(run.path)
                 raise InputError(f"Folder {run.path} holds no {missing}; run `metastep {verb} {run.path}` first.")
-        fitted = {}
+        fitted, searched = {}, {}
+        for own in models:
+            if own.config.learner == "search":
+                model, validation = stages.read_fitted(own)
+                levels = {name: searching.read_level(own, name).record for name in own.config.search.levels}
+                num_steps = {name: record.search_steps for name, record in levels.items()}
+                name = own.path.name if own.path != run.path else "the model"
+                searched[name] = Searched(model, validation, num_steps, learning_seconds(own))
         for spec in run.methods.values():
             own = run.of_model(spec.model)
             if stages.some_controller(spec).needs_model and own.config.learner == "fitted-q":
@@ -49,7 +64,8 @@ def write_report(run: Run, command: str = "") -> Path:
                 starts, later = (observations(dataset, names, update) for update in (0, updates))
                 place = own.model_file.relative_to(run.path).as_posix()
                 seen = dataset.counts(), starts, later, updates
-                fitted[spec.name] = Fitted(model, validation, *seen, own.config.to_dict(), place)
+                seconds = learning_seconds(own) if searched else 0.0
+                fitted[spec.name] = Fitted(model, validation, *seen, own.config.to_dict(), place, seconds)
         findings = Findings(
             name=config.env.name.rpartition(":")[2],
             command=repeating(run) or command,
@@ -57,6 +73,7 @@ def write_report(run: Run, command: str = "") -> Path:
             comparison=run.comparison,
             context_space=envs.make(config.env.name, **config.env.options).context_space,
             fitted=fitted,
+            searched=searched,
         )
         curves, table = run.path / "results.parquet", run.path / "differences.csv"
         to_parquet(run.comparison, curves)
@@ -127,6 +144,12 @@ def times_of(run: Run) -> dict[str, float]:
     for model in run.config.models:
         found |= {f"{model} {name}": value for name, value in stages.read_times(run.of_model(model).path).items()}
     return found
+
+
+def learning_seconds(run: Run) -> float:
+    """Return how long a model took to collect, fit or search, and to select."""
+    stages_of_learning = ("copy", "collect", "fit", "search", "validate")
+    return sum(seconds for name, seconds in stages.read_times(run.path).items() if name in stages_of_learning)
 
 
 def in_words(seconds: dict[str, float]) -> str:

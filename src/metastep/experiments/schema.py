@@ -378,7 +378,7 @@ class Experiment(_Section):
             raise ValueError("collect: is missing, it must be a table with num_meta_episodes")
         meta = self.meta
         step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
-        Stepsizes(step.low, step.high, self.fqi.num_stepsizes, scale=step.scale)
+        Stepsizes(step.low, step.high, step.scale, num=self.fqi.num_stepsizes)
         if self.fqi.maximum == "continuous" and self.fqi.ties != "smallest":
             raise ValueError(f"fqi.ties: {self.fqi.ties!r} must be 'smallest' where fqi.maximum is 'continuous'")
         if len(set(meta.observation)) != len(meta.observation) or not meta.observation:

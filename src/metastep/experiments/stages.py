@@ -1,7 +1,7 @@
 """The stages of a run after collection: fit, validate and select, tune and compare. Each continues what it finds begun.
 
-The time of each stage is kept in the run's folder. Times differ from run to run, so no file that is compared byte by byte shows
-them, and no checksum covers them.
+The time of each stage is kept in the run's folder. Times differ from run to run, so only the report of a search shows them, and
+no checksum covers them.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ class BaseRecord(ABC):
         return ()
 
     @property
-    @abstractmethod
     def hyperparameters(self) -> tuple[str, ...]:
         """Names of the values that the model proposes."""
+        return tuple(self.bounds(next(iter(self.directions), "")))
 
     @abstractmethod
     def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:

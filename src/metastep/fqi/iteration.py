@@ -31,40 +31,28 @@ _FEW_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Stepsizes:
-    """The step sizes to maximise over: `num` values of `[low, high]`, evenly spaced along its scale, or all of it."""
+class Stepsizes(Range):
+    """The step sizes to maximise over: `num` values of the interval, evenly spaced along its scale, or all of it."""
 
-    low: float = 0.0
-    high: float = 1.0
     num: NumStepsizes = 101
     continuous: bool = False
-    scale: Scale = "linear"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # Forests compare in float32, where larger numbers are infinite.
         largest = float(np.finfo(np.float32).max)
         if not -largest <= self.low < self.high <= largest or not np.isfinite(self.high - self.low):
             allowed = "allowed are low < high that are finite in float32"
             raise InputError(f"step sizes: low is {self.low} and high {self.high}, {allowed}.")
-        for points in (self.points, self.grid):
+        for points in (self.points, self.grid(self.num)):
             if not (np.isfinite(points).all() and (points[1:] > points[:-1]).all()):
                 between = f"between {self.low} and {self.high}"
                 raise InputError(f"num_stepsizes is {self.num}, too many {between} to tell apart in float32.")
 
     @cached_property
-    def range(self) -> Range:
-        """The interval and its scale."""
-        return Range(self.low, self.high, self.scale)
-
-    @cached_property
     def points(self) -> NDArray[np.float32]:
         """The grid as heads see it: along the scale, in float32."""
-        return np.linspace(*self.range.axis, self.num).astype(np.float32)
-
-    @cached_property
-    def grid(self) -> NDArray[np.float32]:
-        """The evenly spaced values."""
-        return self.range.from_axis(self.points)
+        return np.linspace(*self.axis, self.num).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -81,13 +69,10 @@ class QFunction:
     ties: Ties = "smallest"
 
     def __post_init__(self) -> None:
-        if any(steps.continuous for steps in self.stepsizes.values()):
-            if not self.is_forest:
-                raise InputError(
-                    "fqi.maximum: 'continuous' must be 'grid' with a regressor whose heads are not forests."
-                )
-            if self.ties != "smallest":
-                raise InputError(f"fqi.ties: {self.ties!r} must be 'smallest' where fqi.maximum is 'continuous'.")
+        if self._is_continuous and not self.is_forest:
+            raise InputError("fqi.maximum: 'continuous' must be 'grid' with a regressor whose heads are not forests.")
+        if self._is_continuous and self.ties != "smallest":
+            raise InputError(f"fqi.ties: {self.ties!r} must be 'smallest' where fqi.maximum is 'continuous'.")
 
     @property
     def is_forest(self) -> bool:
@@ -95,35 +80,38 @@ class QFunction:
         return all(isinstance(head, Forest) for head in self.heads)
 
     @property
-    def by_branch(self) -> list[tuple[Any, ...]]:
-        """The heads of each branch."""
+    def _is_continuous(self) -> bool:
+        return any(steps.continuous for steps in self.stepsizes.values())
+
+    @property
+    def by_branch(self) -> list[tuple[tuple[Any, ...], Stepsizes]]:
+        """The heads of each branch, and its steps."""
         each = len(self.heads) // len(self.stepsizes)
-        return [self.heads[first : first + each] for first in range(0, len(self.heads), each)]
+        steps = enumerate(self.stepsizes.values())
+        return [(self.heads[index * each : (index + 1) * each], own) for index, own in steps]
 
     @cached_property
     def _grid_plans(self) -> list[Plan]:
-        parts = zip(self.by_branch, self.stepsizes.values(), strict=True)
-        return [prepare(forests, steps.points, self.lam) for forests, steps in parts]
+        return [prepare(forests, own.points, self.lam) for forests, own in self.by_branch]
 
     @cached_property
     def _greedy_plans(self) -> list[Plan]:
-        if not all(steps.continuous for steps in self.stepsizes.values()):
+        if not self._is_continuous:
             return self._grid_plans
-        parts = zip(self.by_branch, self.stepsizes.values(), strict=True)
-        return [prepare(own, stepsize_cells(own, *steps.range.axis), self.lam) for own, steps in parts]
+        return [prepare(heads, stepsize_cells(heads, *own.axis), self.lam) for heads, own in self.by_branch]
 
     def _search(self, observation: ArrayLike, threads: int | None, with_values: bool = False) -> list[Maximum]:
         """Return the maximum of each branch along its scale; with values, that on its grid."""
         states = as_inputs(observation, self.heads[0].num_features - 1, "observation")
-        if self.is_forest:
-            plans = self._grid_plans if with_values else self._greedy_plans
-            # Threads share the branches if there are few observations, otherwise the rows of each branch.
-            outer, inner = (threads, 1) if len(states) <= _FEW_ROWS and len(plans) > 1 else (1, threads)
-            return map_threads(
-                lambda plan: maximise(plan, states, threads=inner, with_values=with_values), plans, outer
-            )
-        parts = zip(self.by_branch, self.stepsizes.values(), strict=True)
-        return [maximise_general(heads, states, own.points, self.lam, with_values=with_values) for heads, own in parts]
+        if not self.is_forest:
+            parts = self.by_branch
+            return [
+                maximise_general(heads, states, own.points, self.lam, with_values=with_values) for heads, own in parts
+            ]
+        plans = self._grid_plans if with_values else self._greedy_plans
+        # Threads share the branches if there are few observations, otherwise the rows of each branch.
+        outer, inner = (threads, 1) if len(states) <= _FEW_ROWS and len(plans) > 1 else (1, threads)
+        return map_threads(lambda plan: maximise(plan, states, threads=inner, with_values=with_values), plans, outer)
 
     def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
         """Return the best step of each observation `(rows, features)`, and its value.
@@ -135,7 +123,7 @@ class QFunction:
         values = np.stack([best.value for best in found])
         branch, rows = values.argmax(axis=0), np.arange(values.shape[1])  # the first of equals
         steps = [
-            own.range.from_axis(own.points[tied(best.values, self.ties)] if has_rule else best.stepsize)
+            own.from_axis(own.points[tied(best.values, self.ties)] if has_rule else best.stepsize)
             for own, best in zip(self.stepsizes.values(), found, strict=True)
         ]
         return Maximum(values[branch, rows], np.stack(steps)[branch, rows], branch=branch)
@@ -149,7 +137,7 @@ class QFunction:
         matrix = as_inputs(observation, self.heads[0].num_features - 1, "observation")
         whole = np.isfinite(matrix).all(axis=1, keepdims=True)
         best, finite = self.maximum(np.where(whole, matrix, np.float32(0.0)), threads), whole.ravel()
-        stepsize = np.where(finite, best.stepsize, next(iter(self.stepsizes.values())).grid[0])
+        stepsize = np.where(finite, best.stepsize, next(iter(self.stepsizes.values())).grid(2)[0])
         if "" in self.stepsizes:
             return stepsize
         return np.stack([np.where(finite, best.branch, 0), stepsize], axis=1).astype(np.float32)
@@ -225,14 +213,15 @@ class MetaFQI(BaseEstimator):
         `progress(iteration, seconds)` is called after each.
         """
         check_fields(self, "fqi")
-        regressor, num, continuous = resolve(self.regressor), self.num_stepsizes, self.maximum == "continuous"
-        if self.menu is None:
-            stepsizes = {"": Stepsizes(self.stepsize_low, self.stepsize_high, num, continuous, self.stepsize_scale)}
-        else:
-            named = self.menu.items() if isinstance(self.menu, Mapping) else ()
-            if not named or not all(isinstance(name, str) and name and isinstance(r, Range) for name, r in named):
-                raise InputError(f"fqi.menu: {shown(self.menu)} must give one name or more, each with a Range.")
-            stepsizes = {name: Stepsizes(r.low, r.high, num, continuous, r.scale) for name, r in named}
+        regressor, menu = resolve(self.regressor), self.menu
+        if menu is None:
+            menu = {"": Range(self.stepsize_low, self.stepsize_high, self.stepsize_scale)}
+        elif not (
+            isinstance(menu, Mapping) and menu and all(menu) and all(isinstance(r, Range) for r in menu.values())
+        ):
+            raise InputError(f"fqi.menu: {shown(menu)} must give one name or more, each with a Range.")
+        how: Any = {"num": self.num_stepsizes, "continuous": self.maximum == "continuous"}
+        stepsizes = {name: Stepsizes(**vars(bounds), **how) for name, bounds in menu.items()}
         transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
         if not all(hasattr(transitions, name) for name in Transitions._fields):
             raise InputError(f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset that has them.")
@@ -270,10 +259,10 @@ class MetaFQI(BaseEstimator):
                 raise InputError(
                     f"stepsize{of} spans {taken.min()} to {taken.max()}, allowed is {own.low} to {own.high}."
                 )
-            steps[rows] = own.range.to_axis(taken)
+            steps[rows] = own.to_axis(taken)
         inputs = np.column_stack([observation, steps])  # the step size comes last, along its scale
         del transitions, observation  # which may be large
-        parts = [inputs[rows] for rows in rows_of] if len(rows_of) > 1 else [inputs]
+        parts = [inputs[rows] for rows in rows_of] if is_menu else [inputs]
         q_functions: list[QFunction] = []
         seconds: list[float] = []
         for iteration in range(1, self.iterations + 1):

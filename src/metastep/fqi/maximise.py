@@ -107,12 +107,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
 
 
 def maximise_general(
-    heads: Sequence[Any],
-    states: NDArray[np.float32],
-    points: NDArray[np.float32],
-    lam: float = 1.0,
-    *,
-    with_values: bool = False,
+    heads: Sequence[Any], states: NDArray[Any], points: NDArray[Any], lam: float = 1.0, *, with_values: bool = False
 ) -> Maximum:
     """Find the same maximum for anything that predicts, by predicting on every (state, step size) row."""
     value, best = np.empty(len(states)), np.empty(len(states), dtype=np.int64)

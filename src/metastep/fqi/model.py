@@ -93,11 +93,6 @@ class ModelRecord(BaseRecord):
     def directions(self) -> tuple[str, ...]:
         return tuple(branch.name for branch in self.branches if branch.name)
 
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        """Names of the values that the model proposes; the step comes last."""
-        return *self.branches[0].values, STEP
-
     def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
         branches = {branch.name: branch for branch in self.branches}
         if (branch := branches.get(direction)) is None:
@@ -107,8 +102,8 @@ class ModelRecord(BaseRecord):
     @property
     def stepsizes(self) -> dict[str, Stepsizes]:
         """The steps to maximise over, by branch."""
-        how = self.num_stepsizes, self.maximum == "continuous"
-        return {branch.name: Stepsizes(branch.low, branch.high, *how, branch.scale) for branch in self.branches}
+        how: Any = {"num": self.num_stepsizes, "continuous": self.maximum == "continuous"}
+        return {branch.name: Stepsizes(branch.low, branch.high, branch.scale, **how) for branch in self.branches}
 
 
 def branches_of(space: Any) -> tuple[Branch, ...]:

@@ -3,7 +3,8 @@
 import base64
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -57,15 +58,16 @@ class Proposal(NamedTuple):
 
 # What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere. Those of earlier versions lack what was added
 # to the state since; no model of theirs observes it.
-_FIELDS: Any = {name: _Index if name == "updates" else _Number for name in Memory._fields[:6]}
-_FIELDS |= dict.fromkeys(Memory._fields[6:], (_Number, 0.0))
-_SUMS: Any = {"minibatches": _Index} | dict.fromkeys(MinibatchStats._fields[1:3], _Number | None)
-_SUMS |= dict.fromkeys(MinibatchStats._fields[3:], (_Number | None, 0.0))
+_FIELDS: Any = dict.fromkeys(Memory._fields, (_Number, 0.0)) | {"updates": _Index}
+_SUMS: Any = dict.fromkeys(MinibatchStats._fields, (_Number | None, 0.0)) | {"minibatches": _Index}
 _MEMORY: Any = create_model("", **_FIELDS)
-_PLAIN = TypeAdapter(dict[str, Any])
 _GATHERED: Any = create_model("", **_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
+_PLAIN = TypeAdapter(dict[str, Any])
 _RECORD: TypeAdapter[Any] = TypeAdapter(
     create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
+)
+_OPTIONS: TypeAdapter[Any] = TypeAdapter(
+    create_model("", num_updates=Count | None, minibatches=Count | None, outside=Outside)
 )
 
 
@@ -91,12 +93,9 @@ class Stepper:
         log: AnyLog = None,
         minibatches: int | None = None,
     ) -> None:
-        for name, number in (("minibatches", minibatches), ("num_updates", num_updates)):
-            is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
-            if number is not None and not (is_whole and 1 <= number <= _MOST):
-                raise InputError(f"{name} is {shown(number)}, allowed is 1 or more, up to {_MOST}.")
-        if not isinstance(outside, str) or outside not in get_args(Outside):
-            raise InputError(f"outside is {shown(outside)}, allowed are {', '.join(get_args(Outside))}.")
+        options = {"num_updates": num_updates, "minibatches": minibatches, "outside": outside}
+        plain = {name: int(each) if isinstance(each, np.integer) else each for name, each in options.items()}
+        from_json(_OPTIONS, plain, "stepper")
         self.model, self.outside, self.minibatches, self._log = model, outside, minibatches, as_log(log)
         self.memory, self.gathered = Memory(), MinibatchStats()
         self.movement: Movement | None = None
@@ -104,48 +103,52 @@ class Stepper:
         self._warnings: list[str] = []
         self._has_warned = False  # of numbers that are not finite
         self._proposal: Proposal | None = None
-        if record is None:
-            configuration = model.record.configuration
-            experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
-            known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
-            usual = max((int(number) for number in known if number is not None), default=None)
-            if num_updates is None and usual is None and "budget" in self.features:
-                raise InputError(
-                    "num_updates is missing, allowed is 1 or more: the model observes the share of updates made, and its record "
-                    "does not say how many it was fitted on."
-                )
-            self.num_updates = int(num_updates or usual or 1)
+        if record is not None:
+            self.num_updates = self._restore(record)
+            if num_updates not in (None, self.num_updates):
+                allowed = f"allowed is the {self.num_updates} of the record, or none"
+                raise InputError(f"num_updates is {num_updates}, {allowed}.")
             return
+        configuration = model.record.configuration
+        experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
+        known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
+        usual = max((int(number) for number in known if number is not None), default=None)
+        if num_updates is None and usual is None and "budget" in self.features:
+            raise InputError(
+                "num_updates is missing, allowed is 1 or more: the model observes the share of updates made, and its record "
+                "does not say how many it was fitted on."
+            )
+        self.num_updates = int(num_updates or usual or 1)
+
+    def _restore(self, record: Any) -> int:
+        """Take the state of a record, and return its number of updates."""
         if not isinstance(record, Mapping):
             raise InputError(f"record is {shown(record)}, allowed is the result of a stepper's `record`.")
         found = from_json(_PLAIN, dict(record), "record")
         require_stamp(found, "stepper", "of the stepper's record", "start again")
         state = from_json(_RECORD, found, "record")
-        if state.model != model.fingerprint:
+        if state.model != self.model.fingerprint:
             raise InputError("record: it belongs to a stepper of another model.")
         numbers = {name: np.float32(value) for name, value in vars(state.memory).items()}
-        self.memory, updates = Memory(**numbers)._replace(updates=state.memory.updates), state.num_updates
+        self.memory = Memory(**numbers | {"updates": state.memory.updates})
         if state.movement:
-            try:
-                parts = [base64.b64decode(state.movement[name], validate=True) for name in Movement._fields]
+            with suppress(KeyError, ValueError):
+                parts = (base64.b64decode(state.movement[name], validate=True) for name in Movement._fields)
                 self.movement = Movement(*np.stack([np.frombuffer(part, "<f4") for part in parts]))
-            except (KeyError, ValueError):
-                self.movement = None
             if self.movement is None or not np.isfinite(self.movement).all():
-                raise InputError(
-                    "record: movement is damaged, allowed are two vectors of as many finite numbers, in base64."
-                )
-        sums = state.gathered
-        given = (getattr(sums, name) for name in MinibatchStats._fields[1:])
-        floats = [np.nan if one is None else one for one in given]
-        self.gathered = MinibatchStats(sums.minibatches, *floats)
+                allowed = "two vectors of as many finite numbers, in base64"
+                raise InputError(f"record: movement is damaged, allowed are {allowed}.")
+        sums = vars(state.gathered)
+        self.gathered = MinibatchStats(
+            *(np.nan if sums[name] is None else sums[name] for name in MinibatchStats._fields)
+        )
         if self.memory.updates:
             try:
-                bounds = model.record.bounds(sums.direction)
+                bounds = self.model.record.bounds(sums["direction"])
             except InputError as error:
                 raise InputError(f"record: gathered.{error}") from None
             # Records of version 0.2 have only the step: what else there was follows from the direction.
-            values = sums.values or {name: low for name, (low, high) in bounds.items() if low == high}
+            values = sums["values"] or {name: low for name, (low, high) in bounds.items() if low == high}
             values = {**values, "stepsize": float(self.memory.rate)}
             if values.keys() != bounds.keys():
                 raise InputError(f"record: gathered.values are {shown([*values])}, allowed are {', '.join(bounds)}.")
@@ -154,10 +157,8 @@ class Stepper:
                     raise InputError(f"record: {name} is {values[name]:g}, allowed is {low:g} to {high:g}.")
                 if name in WHOLE and values[name] != round(values[name]):
                     raise InputError(f"record: {name} is {values[name]:g}, allowed are whole numbers.")
-            self._proposal = Proposal(values, sums.direction)
-        if num_updates not in (None, updates):
-            raise InputError(f"num_updates is {num_updates}, allowed is the {updates} of the record, or none.")
-        self.num_updates = updates
+            self._proposal = Proposal(values, sums["direction"])
+        return int(state.num_updates)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -237,21 +238,20 @@ class Stepper:
 
     def record(self) -> dict[str, Any]:
         """Return the state as JSON holds it: a few numbers, and two vectors if parameters are given."""
-        movement = self.movement._asdict() if self.movement else {}
+        vectors = self.movement._asdict() if self.movement else {}
+        movement = {name: base64.b64encode(np.asarray(v, "<f4").tobytes()).decode() for name, v in vectors.items()}
+        memory = {name: float(value) for name, value in self.memory._asdict().items()}
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if abs(value) <= ANY else None for name, value in self.gathered._asdict().items()}
         values, direction = self._proposal or ({}, "")
+        chosen = {"minibatches": int(self.gathered.minibatches), "direction": direction, "values": values}
         return {
             **stamp("stepper"),
             "model": self.model.fingerprint,
             "num_updates": self.num_updates,
-            "memory": dict(zip(Memory._fields, map(float, self.memory), strict=True))
-            | {"updates": int(self.memory.updates)},
-            "movement": {
-                name: base64.b64encode(np.asarray(v, "<f4").tobytes()).decode() for name, v in movement.items()
-            },
-            "gathered": sums
-            | {"minibatches": int(self.gathered.minibatches), "direction": direction, "values": values},
+            "memory": memory | {"updates": int(self.memory.updates)},
+            "movement": movement,
+            "gathered": sums | chosen,
         }
 
 

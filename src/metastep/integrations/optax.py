@@ -25,7 +25,7 @@ from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_nu
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
-_KEYS = {"stepsize": "learning_rate"}  # in the state
+_KEYS, _NAMES = {"stepsize": "learning_rate"}, {"learning_rate": "stepsize"}  # the rate has optax's name in the state
 
 
 class LearnedRateState(NamedTuple):
@@ -108,12 +108,9 @@ def learned_update(
     """
     fitted = rate_model(model)
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
-    budget, chosen = float(stepper.num_updates), fitted.record.hyperparameters
-    every = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
-    bounds = {each: (min(one[each][0] for one in every), max(one[each][1] for one in every)) for each in chosen}
+    chosen, place, warned, is_compared = fitted.record.hyperparameters, name.partition(":")[0], list[str](), False
+    branches = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
     low, high = (np.asarray(ends, np.float32) for ends in (fitted.record.feature_low, fitted.record.feature_high))
-    place, warned = name.partition(":")[0], list[str]()
-    is_compared = False
 
     def check(rows: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
@@ -148,13 +145,12 @@ def learned_update(
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
-        wanted = jax.eval_shape(init, params if stepper.needs_parameters else ())
-        known, form = jax.tree.flatten(wanted)
-        places, is_state = [], False
+        known, form = jax.tree.flatten(jax.eval_shape(init, params if stepper.needs_parameters else ()))
+        places: Any = None
+        own_form: Any = None
         with suppress(SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
-            places, own_form = cast(Any, jax.tree_util.tree_flatten_with_path(state))
-            is_state = own_form == form
-        if not is_state:
+            places, own_form = jax.tree_util.tree_flatten_with_path(state)
+        if places is None or own_form != form:
             raise InputError(f"{place}: state is {shown(state)}, allowed is the result of `init`.")
         leaves = []
         for (path, leaf), own in zip(places, known, strict=True):
@@ -166,31 +162,29 @@ def learned_update(
         # What is remembered is finite, unlike what is gathered.
         memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
         values = {}
-        for each, (smallest, largest) in bounds.items():
-            number = jnp.nan_to_num(found.hyperparams[_KEYS.get(each, each)], nan=smallest)
-            number = jnp.clip(number, jnp.float32(smallest), jnp.float32(largest))
-            if all(one[each][0] == one[each][1] for one in every):  # one of several numbers
-                choices = jnp.asarray([one[each][0] for one in every], jnp.float32)
-                number = choices[jnp.argmin(jnp.abs(choices - number))]
-            values[_KEYS.get(each, each)] = jnp.round(number) if each in WHOLE else number
+        for each, number in found.hyperparams.items():
+            ends = np.array([branch[_NAMES.get(each, each)] for branch in branches], np.float32)  # (branches, 2)
+            # The nearest number of all ranges; a choice among several has one range of a single number for each.
+            near = jnp.clip(jnp.nan_to_num(number, nan=ends.min()), ends[:, 0], ends[:, 1])
+            nearest = near[jnp.argmin(jnp.abs(near - number))]
+            values[each] = jnp.round(nearest) if each in WHOLE else nearest
         return LearnedRateState(values, memory, movement, found.gathered)
 
     def init(params: Any) -> LearnedRateState:
-        zero = jnp.float32(0.0)
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
-        memory = Memory(*(zero for _ in Memory._fields))
-        gathered = MinibatchStats(*(zero for _ in MinibatchStats._fields))
-        movement = Movement(flat, jnp.zeros_like(flat))
-        values = {_KEYS.get(each, each): jnp.float32(smallest) for each, (smallest, _) in bounds.items()}
-        return LearnedRateState(values, memory, movement, gathered)
+        memory, gathered = jax.tree.map(jnp.float32, (Memory(), MinibatchStats()))
+        smallest = {each: min(branch[each][0] for branch in branches) for each in chosen}
+        values = {_KEYS.get(each, each): jnp.float32(number) for each, number in smallest.items()}
+        return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
         if minibatches is not None:
             given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
         if stepper.needs_parameters:
             given = {**given, "parameters": _flat(params)}
-        (values, _), found = next_update(fitted, given, state.memory, state.movement, budget, choose, jnp)
+        memory, budget = state.memory, float(stepper.num_updates)
+        (values, _), found = next_update(fitted, given, memory, state.movement, budget, choose, jnp)
         rates: dict[str, Any] = {_KEYS.get(each, each): values[each] for each in chosen}
         return LearnedRateState(rates, found.memory, found.movement or state.movement, state.gathered)
 
@@ -207,10 +201,8 @@ def learned_update(
             raise InputError(f"{name} needs params, since the model observes their steps.")
         require_bool(begins)
         begins = begins if isinstance(begins, jax.Array) else bool(begins)
-        given, state = (
-            as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers),
-            restored(state, params),
-        )
+        given = as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers)
+        state = restored(state, params)
         nonlocal is_compared
         if not is_compared:
             is_compared = True

@@ -1,6 +1,5 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,9 +44,7 @@ class LearnedLR(LRScheduler):
         reads: Sequence[str] = (),
     ) -> None:
         # Without the base class's `__init__`, which would step at once, before there are diagnostics.
-        self.optimizer = optimizer
-        self._log, self._given = as_log(log), num_updates
-        fitted = rate_model(model)
+        self.optimizer, self._log, self._given, fitted = optimizer, as_log(log), num_updates, rate_model(model)
         has_critic = any(group.get("name") == "critic" for group in optimizer.param_groups)
         settings = ("stepsize", *reads, *(["critic_rate"] if has_critic else []))
         require_settings(fitted, "LearnedLR", settings, "name those that the loop takes from `values` in `reads`")
@@ -88,13 +85,12 @@ class LearnedLR(LRScheduler):
             diagnostics = {"parameters": flat} | diagnostics
         self.values = self.stepper(diagnostics).values
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
-            rate = self.values["stepsize"] * (
-                self.values.get("critic_rate", 1.0) if group.get("name") == "critic" else 1.0
-            )
+            critic = self.values.get("critic_rate", 1.0) if group.get("name") == "critic" else 1.0
+            rate = self.values["stepsize"] * critic * ratio
             if isinstance(group["lr"], torch.Tensor):  # a compiled optimizer keeps reading this tensor
-                group["lr"].fill_(rate * ratio)
+                group["lr"].fill_(rate)
             else:
-                group["lr"] = rate * ratio
+                group["lr"] = rate
         self._now()
 
     def _now(self) -> None:
@@ -107,29 +103,13 @@ class LearnedLR(LRScheduler):
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as JSON holds it; the rate itself is in the optimizer's."""
-        return {"stepper": self.stepper.record(), "ratios": self._ratios}
+        """Return the state as JSON holds it; the rates themselves are in the optimizer's."""
+        return {"stepper": self.stepper.record()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
-        if not isinstance(state_dict, Mapping):
+        if not isinstance(state_dict, Mapping) or state_dict.get("stepper") is None:
             raise InputError(f"state_dict is {shown(state_dict)}, allowed is the result of `state_dict`.")
-        record, ratios = (state_dict.get(name) for name in ("stepper", "ratios"))
-        if not isinstance(record, Mapping):
-            raise InputError(f"state_dict: stepper is {shown(record)}, allowed is the result of `state_dict`.")
-        num = len(self._ratios)
-        found = ratios if isinstance(ratios, list) and all(type(each) in (int, float) for each in ratios) else []
-        # The first group has the proposed rate itself.
-        if len(found) != num or found[0] != 1.0 or not all(0.0 <= each <= _LARGEST for each in found):
-            allowed = f"a number from 0 to {_LARGEST:g} for each of {num} groups, 1 for the first"
-            raise InputError(f"state_dict: ratios is {shown(ratios)}, allowed is {allowed}.")
-        # The critic's group has its own rate, which may be another one by now.
-        groups = zip(self.optimizer.param_groups, found, self._ratios, strict=True)
-        if not all(math.isclose(a, b, rel_tol=1e-5) for group, a, b in groups if group.get("name") != "critic"):
-            raise InputError(
-                f"state_dict: ratios is {shown(ratios)}, allowed are the optimizer's, {shown(self._ratios)}."
-            )
-        before = self.stepper
+        before, record = self.stepper, state_dict["stepper"]
         self.stepper = before.model.stepper(self._given, before.outside, record, self._log, before.minibatches)
-        self._ratios = [float(each) for each in found]
         self._now()

@@ -21,7 +21,7 @@ from metastep.features import Seen
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.policies import ActorCritic, Policy
 from metastep.rules import ActorCriticRule, Rule, RuleState
-from metastep.rules.spaces import MenuSpace, Space
+from metastep.rules.spaces import Space
 
 _NUMBERS: dict[str, tuple[str, ...]] = {"normal": ("mean", "variance"), "uniform": ("low", "high"), "orthogonal": ()}
 
@@ -236,9 +236,9 @@ class MetaMDP(ABC):
         if not set(needed) <= set(space.names) <= {*needed, *optional}:
             takes = f"{', '.join(needed)}{', and may take ' if optional else ''}{', '.join(optional)}"
             raise InputError(f"space: it names {', '.join(space.names)}, but the rule {rule.name!r} takes {takes}.")
-        named = space.directions if isinstance(space, MenuSpace) else ()
-        if rule.directions != named:
-            raise InputError(f"space: its directions are {list(named)}, but the rule has {list(rule.directions)}.")
+        if rule.directions != space.directions:
+            own = f"its directions are {list(space.directions)}"
+            raise InputError(f"space: {own}, but the rule has {list(rule.directions)}.")
         if self._measures_divergence and (kind is ActorCriticRule or not self.directions):
             needs = f"'divergence' needs a rule that moves along a line, {rule.name!r} does not"
             raise InputError(f"meta.stepsize_scale: {needs}; use 'log' or 'linear'.")

@@ -47,7 +47,6 @@ class Collected(NamedTuple):
 
     writer: DatasetWriter
     mdp: MetaMDP
-    num_updates: int
     seed: int
     task_list: NDArray[np.float32] | None
     mark: Path | None  # a file that exists while a collection runs: a worker that sees it can write beside it
@@ -99,7 +98,7 @@ def collect(
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
     missing = sorted(writer.problems())
-    work = Collected(writer, mdp, num_updates, seed, task_list, None)
+    work = Collected(writer, mdp, seed, task_list, None)
     done = dict.fromkeys(missing, 0)
     for block in sorted(writer.parts.blocks().intersection(missing)) if controller.is_memoryless else ():
         growth, problem = work.begun(block)
@@ -119,13 +118,13 @@ def collect(
 
 
 def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
-    here = blocks_at_once(work.mdp.env)
-    with parallel.executor(min(here, len(blocks)), note) as pool, _marked(work, pool) as marked:
+    here = min(blocks_at_once(work.mdp.env), len(blocks))
+    with parallel.executor(here, note) as pool, _marked(work, pool) as marked:
         calls = ((block, make_block, marked, controller, block) for block in blocks)
         for block, history in parallel.completed(pool, lambda _: next(calls, None)):
             if history is not None:
                 work.writer.add(block, history)
-            note((block, work.steps_of(work.num_updates)))
+            note((block, work.steps_of(work.writer.layout.num_updates)))
 
 
 @contextmanager
@@ -144,26 +143,22 @@ def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
 
 def make_block(work: Collected, controller: Controller, block: int) -> History | None:
     """Collect one block from where it was interrupted; return it to be written, unless this process writes it itself."""
-    writer, mdp, labels = work.writer, work.mdp, work.writer.layout.labels
+    writer, mdp, layout = work.writer, work.mdp, work.writer.layout
     writes_itself = work.mark is not None and work.mark.exists()
     if writes_itself and not writer.problem(block):
         return None  # by a worker that was killed before it could say so
     resumes = (work.mark is None or writes_itself) and controller.is_memoryless
-    begun = work.begun(block)[0] if resumes else None
-    steps = mdp.block_size * mdp.batch_steps * labels  # of an update
-    stretch = max(1, engine_of(mdp.env).steps_between_halts // steps) if controller.is_memoryless else work.num_updates
-    saved, last_saved = begun.updates if begun else 0, time.monotonic()
-    pieces: tuple[History, ...] = ()
+    stretch, pieces = layout.num_updates, tuple[History, ...]()
+    if controller.is_memoryless:
+        stretch = max(1, engine_of(mdp.env).steps_between_halts // (mdp.block_size * mdp.batch_steps * layout.labels))
     with one_block_at_a_time(mdp.env):
-        options: Any = {
-            "stretch": stretch,
-            "begun": begun,
-            "record": tuple(writer.layout.features),
-            "tries": labels - 1,
-        }
-        for growth in grow(mdp, controller, work.tasks(block), work.num_updates, **options):
+        begun = work.begun(block)[0] if resumes else None
+        saved, last_saved = begun.updates if begun else 0, time.monotonic()
+        what = {"record": tuple(layout.features), "tries": layout.labels - 1}
+        tasks = work.tasks(block)
+        for growth in grow(mdp, controller, tasks, layout.num_updates, stretch=stretch, begun=begun, **what):
             pieces = growth.pieces
-            if growth.updates == work.num_updates:
+            if growth.updates == layout.num_updates:
                 break
             if resumes and time.monotonic() - last_saved >= PART_SECONDS:
                 writer.parts.write(block, growth, saved)

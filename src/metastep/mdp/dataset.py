@@ -3,7 +3,7 @@
     folder/manifest.json             configuration, seed, versions, device, layout and, once complete, all checksums
     folder/block-00000.safetensors   the arrays of a `History`; features are columns by name
 
-While a block grows, its parts lie beside it (see `metastep.mdp.parts`); a complete dataset has none.
+While a block grows, its parts lie beside it (see `metastep.mdp.loop.Parts`); a complete dataset has none.
 Files contain neither times nor anything else that depends on how the work was split or how often it was interrupted.
 """
 
@@ -28,7 +28,7 @@ from metastep._core.storage import require_new, write_new
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.mdp.blocks import Blocks
 from metastep.mdp.history import History, Outcomes, Transitions, from_arrays
-from metastep.mdp.parts import Parts, remove_parts
+from metastep.mdp.loop import Parts
 
 _HEADER_BYTES = 8192  # of a block's file, at most
 
@@ -152,7 +152,7 @@ class DatasetWriter:
         storage.remove_leftovers(self.folder)
         problems = self.problems()
         self.damaged = tuple(text for index, text in problems.items() if self.path(index).exists())
-        remove_parts(self.folder, set(layout.blocks) - problems.keys())
+        self.parts.remove(set(layout.blocks) - problems.keys())
         storage.require_free_space(self.folder, sum(map(layout.num_bytes, problems)))
 
     @property
@@ -170,7 +170,7 @@ class DatasetWriter:
         history = history.part(0, valid)
         self.layout.check(index, history, f"Block {index}")
         storage.write_tensors(self.path(index), history.to_arrays(), self._metadata(index))
-        remove_parts(self.folder, {index})
+        self.parts.remove({index})
 
     def path(self, index: int) -> Path:
         """Return the path of a block."""
@@ -196,7 +196,7 @@ class DatasetWriter:
         """Verify all blocks and write the manifest with their checksums."""
         if problems := self.problems():
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
-        remove_parts(self.folder)
+        self.parts.remove()
         checksums = [storage.sha256_of(self.path(index)) for index in self.layout.blocks]
         before = _read_manifest(self.folder)["blocks"]
         if before is None:

@@ -17,7 +17,7 @@ from metastep.features.formulas import norm
 from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
 from metastep.policies import Policy
 from metastep.rules import NGA, Rule, Update, unusable
-from metastep.rules.spaces import MenuSpace, Space, Values
+from metastep.rules.spaces import Space, Values
 from metastep.simulation.engine import compiled
 from metastep.simulation.gradients import Batch, Estimator, curvatures, estimate_of
 
@@ -155,8 +155,6 @@ def _next_batch(mdp: EpisodicMetaMDP, learners: Learners) -> Learners:
 
 def _chosen_curvature(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:
     """Return v'Fv along the direction that was chosen: (learners,)."""
-    if not isinstance(mdp.space, MenuSpace):
-        return learners.curvature[:, 0]
     return jnp.take_along_axis(learners.curvature, mdp.space.position(hyperparameters)[:, None], axis=1)[:, 0]
 
 
@@ -168,9 +166,8 @@ def rule_values(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array
         return values
     curvature, step = _chosen_curvature(mdp, learners, hyperparameters), values["stepsize"]
     length = jnp.where(curvature > 0.0, jnp.sqrt(2.0 * step / jnp.where(curvature > 0.0, curvature, 1.0)), 0.0)
-    if isinstance(mdp.space, MenuSpace):
-        length = jnp.where(jnp.asarray(is_divergence)[mdp.space.position(hyperparameters)], length, step)
-    return values | {"stepsize": length}
+    has_length = jnp.asarray(is_divergence)[mdp.space.position(hyperparameters)]
+    return values | {"stepsize": jnp.where(has_length, length, step)}
 
 
 def updated(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Update:

@@ -53,12 +53,20 @@ def compose(findings: Findings) -> Document:
     if comparison.tuning:
         parts += [Heading("Tuned values"), tables.tuning_table(comparison)]
     costs = (
-        "Environment steps, over all tasks: of the training data, of selecting among iterations on validation tasks, of the "
+        "Environment steps, over all tasks: of the training data or the search, of selecting on validation tasks, of the "
         "whole grid search on tuning tasks, and of the batches on the test tasks. The terminal shows wall times."
     )
+    if findings.searched:
+        costs += " Seconds of learning, with the selection, differ from run to run."
     if any(record.trials for record in comparison.methods):
         costs += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
-    parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(comparison, fitted)]
+    parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(findings)]
+    for name, search in findings.searched.items():
+        about_levels = (
+            f"The best controller of every level on the {search.validation.num_tasks} validation tasks. Selected is the simplest "
+            "level that is not significantly worse than the best."
+        )
+        parts += [Heading(f"Levels of the search of {name}"), Paragraph(about_levels), tables.levels_table(search)]
     if fitted:
         parts += about_the_model(findings, target if target in fitted else next(iter(fitted)))
     known = [(record.label, tables.about(record)) for record in comparison.methods]

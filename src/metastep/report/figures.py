@@ -55,11 +55,6 @@ def shade_of(direction: int) -> str:
     return _DIRECTIONS[direction % len(_DIRECTIONS)]
 
 
-def tint(colour: str, index: int = 0) -> str:
-    """Return a colour as it is drawn: "text" and "quiet" are neutral, an empty one is the palette's at this index."""
-    return {"text": TEXT, "quiet": QUIET, "": PALETTE[index % len(PALETTE)]}.get(colour, colour)
-
-
 def family_shade(family: Literal["warm", "cool"], place: float) -> str:
     """Return a colour for one of a family of lines, by its place from 0 to 1; the ends of a scale would vanish on the page."""
     return to_hex(mpl.colormaps[_SCALES[family]](0.38 + 0.55 * place))
@@ -142,7 +137,8 @@ def colour_of(comparison: Comparison, name: str) -> str:
     own = [record.colour for record in comparison.methods]
     free = [colour for colour in (*PALETTE, *SPARE) if colour not in own] or list(PALETTE)
     unnamed = [record.name for record in comparison.methods if not record.colour]
-    return comparison.record(name).colour or free[unnamed.index(name) % len(free)]
+    colour = comparison.record(name).colour or free[unnamed.index(name) % len(free)]
+    return TEXT if colour == "text" else colour
 
 
 def line_of(comparison: Comparison, name: str, values: Values | None = None, **changes: Any) -> Line:
@@ -239,7 +235,7 @@ def curves(
                 middle, *bands = (10.0**each for each in mean_and_interval(logarithm))
             else:
                 middle, *bands = mean_and_interval(values)
-            updates, shade = first + np.arange(len(middle)), tint(line.shade, index)
+            updates, shade = first + np.arange(len(middle)), line.shade or PALETTE[index % len(PALETTE)]
             width, order = (2.4, 4) if line.is_main else (1.5, 3) if line.label else (0.8, 2)
             axes.plot(updates, middle, "--" if line.is_dashed else "-", color=shade, linewidth=width, zorder=order)
             for low, high in zip(bands[::2], bands[1::2], strict=True) if line.has_band else ():
@@ -272,7 +268,7 @@ def points(
 
     def draw(axes: Axes) -> None:
         mean, low, high = mean_and_interval(values.T)
-        look: dict[str, Any] = {"color": tint(shade), "marker": "o", "capsize": 3.0, "linewidth": 1.4}
+        look: dict[str, Any] = {"color": shade, "marker": "o", "capsize": 3.0, "linewidth": 1.4}
         axes.errorbar(positions, mean, (mean - low, high - mean), **look)
         if ring is not None:
             index, word = ring
@@ -294,7 +290,7 @@ def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> 
     def draw(axes: Axes) -> None:
         for index, row in enumerate(rows):
             height = len(rows) - 1 - index
-            shade = tint(colour_of(comparison, row.baseline))
+            shade = colour_of(comparison, row.baseline)
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
             axes.plot(row.mean, height, "o", color=shade)
         axes.axvline(0.0, color=TEXT, linewidth=0.9)

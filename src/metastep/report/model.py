@@ -15,7 +15,7 @@ from metastep.fqi import Model
 from metastep.fqi.regressors import Head
 from metastep.report import figures as fig
 from metastep.report.document import Command, Heading, Paragraph, Part, Picture
-from metastep.report.figures import MAIN, Layout, Panel, plain, tint
+from metastep.report.figures import MAIN, Layout, Panel, plain
 from metastep.report.results import axis_of
 from metastep.report.tables import Findings, Fitted
 from metastep.rules.spaces import Range
@@ -65,7 +65,7 @@ def usage(fitted: Fitted) -> list[Part]:
 
 def about_the_model(findings: Findings, name: str) -> list[Part]:
     """Show the model of a method, and the FQI iterations of all models."""
-    fitted, shade = findings.fitted[name], findings.comparison.record(name).colour or MAIN
+    fitted, shade = findings.fitted[name], fig.colour_of(findings.comparison, name)
     record = fitted.model.record
     panels = []
     for label, one in findings.fitted.items():
@@ -76,7 +76,7 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
             list(range(1, len(scores) + 1)),
             xlabel="FQI iteration N",
             ylabel="mean return over updates",
-            shade=method.colour or MAIN,
+            shade=fig.colour_of(findings.comparison, label),
             ring=(one.model.record.selected_iteration - 1, "selected"),
         )
         panels.append(panel)
@@ -92,7 +92,7 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
             shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
 
         def draw(axes: Axes) -> None:
-            axes.barh(range(len(shown)), [value for _, value in reversed(shown)], color=tint(shade), height=0.68)
+            axes.barh(range(len(shown)), [value for _, value in reversed(shown)], color=shade, height=0.68)
             fig.name_rows(axes, [name for name, _ in shown])
             axes.set_xlabel("share of variance reduction")
 
@@ -116,7 +116,7 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
     steps = steps.reshape([len(axis) for axis in grid])
 
     def line(axes: Axes) -> None:
-        axes.plot(grid[0], steps, color=tint(shade), drawstyle="steps-mid")
+        axes.plot(grid[0], steps, color=shade, drawstyle="steps-mid")
         axes.set(xlabel=labels[0], ylabel=what)
         if is_log:
             fig.logarithmic(axes, "y")
@@ -153,7 +153,7 @@ def controller_picture(model: SearchedModel) -> Picture:
     def draw(index: int, column: str, axes: Axes) -> None:
         name, first, last = reach[column]
         places = np.linspace(first, last, _POINTS, dtype=np.float32)
-        axes.plot(places, model.responses(name, places)[:, index], color=tint(MAIN))
+        axes.plot(places, model.responses(name, places)[:, index], color=MAIN)
         axes.set(xlabel=plain(column), ylim=(record.low[index], record.high[index]))
         if record.scales[index] != "linear":
             fig.logarithmic(axes, "y")
@@ -191,7 +191,7 @@ def _values(fitted: Fitted, shade: str) -> Picture:
         axes.set_title(plain(titles[state]), fontsize=9.0, fontweight="normal")
         ends = []
         for index, (branch, row) in enumerate(zip(branches, values[state], strict=True)):
-            colour = fig.shade_of(index) if len(branches) > 1 else tint(shade)
+            colour = fig.shade_of(index) if len(branches) > 1 else shade
             steps = Range(branch.low, branch.high, branch.scale).grid(len(row))
             grid = np.linspace(0.0, 1.0, len(row)) if by_share else steps
             is_chosen = len(branches) == 1 or index == chosen[state, 0]

@@ -13,7 +13,7 @@ from metastep.evaluation import Comparison, MethodRecord, metric_values, summary
 from metastep.evaluation.statistics import filled_returns
 from metastep.report import figures as fig
 from metastep.report.document import Picture
-from metastep.report.figures import Layout, Panel, plain, tint
+from metastep.report.figures import Layout, Panel, plain
 from metastep.report.tables import Findings, best_baseline, listed, number, yardstick_of
 
 _LEVELS = 400  # points of a profile
@@ -46,7 +46,7 @@ def one_by_one(findings: Findings) -> list[Picture]:
     panels = []
     for name in others:
         # The others stay in sight, so that the panels are seen to show the same thing.
-        look: Any = {"label": "", "shade": "quiet", "has_band": False, "is_dashed": False}
+        look: Any = {"label": "", "shade": fig.QUIET, "has_band": False, "is_dashed": False}
         quiet = [fig.line_of(comparison, other, filled[other], **look) for other in others if other != name]
         own = [fig.line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
         panels.append(fig.curves(comparison.label(name), [*quiet, *own]))
@@ -69,12 +69,12 @@ def spread(findings: Findings) -> Picture:
     behind = auc[contenders].max(axis=0) - auc[contenders]
     reach = max(float(np.quantile(behind.min(axis=0), _SHOWN)), float(np.quantile(behind, 0.9)), 1e-12)
     gaps = np.linspace(0.0, reach, _LEVELS)
-    reached, within = performance_profile(auc, levels), 1.0 - performance_profile(behind, np.nextafter(gaps, np.inf))
+    reached, within = (auc[:, None] >= levels[:, None]).mean(axis=2), (behind[:, None] <= gaps[:, None]).mean(axis=2)
 
     def means(axes: Axes) -> None:
         for index, row in enumerate(rows):
             height = len(rows) - 1 - index
-            shade = tint(fig.colour_of(comparison, row.method), index)
+            shade = fig.colour_of(comparison, row.method)
             for interval, mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
                 axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
                 face = shade if mark == "o" else fig.PAPER
@@ -88,7 +88,7 @@ def spread(findings: Findings) -> Picture:
             record = comparison.methods[index]
             is_named = record.name in (target, best)
             is_coloured = is_named or record.is_yardstick
-            shade = tint(fig.colour_of(comparison, record.name), index) if is_coloured else fig.QUIET
+            shade = fig.colour_of(comparison, record.name) if is_coloured else fig.QUIET
             width = 2.2 if record.name == target else 1.5 if is_named else 1.0
             label, style = plain(record.label) if is_coloured else None, "--" if record.is_yardstick else "-"
             axes.plot(levels, row, style, color=shade, linewidth=width, zorder=4 if is_named else 2, label=label)
@@ -106,12 +106,6 @@ def spread(findings: Findings) -> Picture:
         f"method reaches an AUC. Right: that on which it is at most so far behind the best method of the task{spared}."
     )
     return fig.picture("spread", caption, [panels], Layout((3.4, 3.2), (0.42, 0.3)))
-
-
-def performance_profile(values: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of tasks on which each row of (rows, tasks) reaches each level: (rows, levels), from 1 to 0."""
-    below = np.stack([np.searchsorted(np.sort(row), levels, side="left") for row in values])
-    return np.asarray(1.0 - below / values.shape[-1])
 
 
 def is_log(record: MethodRecord) -> bool:
@@ -144,12 +138,12 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
 
         def by_task(axes: Axes) -> None:
             if is_map:
-                colours = [fig.shade_of(int(position)) for position in most_followed(comparison, name)]
+                colours = _colours(comparison, name, most_followed(comparison, name))
                 first, second = comparison.context[:, :2].T
                 axes.scatter(first, second, c=colours, s=30, edgecolors=fig.PAPER, linewidths=0.6)
                 axes.set(xlabel=labels[0], ylabel=labels[1])
             else:
-                colours = [fig.shade_of(int(position)) for position in chosen.ravel()]
+                colours = _colours(comparison, name, chosen.ravel())
                 context, update = np.broadcast_arrays(comparison.context[:, :1], updates)
                 axes.scatter(context.ravel(), update.ravel(), c=colours, s=9, linewidths=0.0, rasterized=True)
                 axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -197,13 +191,8 @@ def chosen(findings: Findings) -> list[Picture]:
                 columns.append((record, names.index(name)))
         title = "step size" if name == "stepsize" else name.replace("_", " ")
         # Where the target is alone, the other panels say whose the line is.
-        look: Any = {
-            "ylabel": "",
-            "is_log": scale != "linear",
-            "of_tasks": True,
-            "is_named": not panels or len(columns) > 1,
-        }
-        panels.append(panel(title, columns, **look))
+        is_named, is_log_scale = not panels or len(columns) > 1, scale != "linear"
+        panels.append(panel(title, columns, is_named=is_named, ylabel="", is_log=is_log_scale, of_tasks=True))
     label = comparison.label(target.name)
     if panels:
         caption = (
@@ -227,15 +216,14 @@ def chosen(findings: Findings) -> list[Picture]:
         if records:
             # A schedule that leaves the range of steps would press the others together.
             top = 1.2 * float(findings.config["meta"]["stepsize_high"])
-            look = {"ylabel": axis_of(records[0].scale), "is_log": any(map(is_log, records)), "top": top}
-            panels.append(panel(title, [(record, 0) for record in records], **look))
+            how: Any = {"ylabel": axis_of(records[0].scale), "is_log": any(map(is_log, records)), "top": top}
+            panels.append(panel(title, [(record, 0) for record in records], **how))
     caption = (
         f"Step of each update, mean over the test tasks; bands are 95 % intervals, of {label} and yardsticks. Steps of rules "
         "that are not shown mean something else; lengths beyond the range are cut off."
     )
-    if len(panels) > 1:
-        return [fig.picture("step-sizes", caption, [panels], Layout((4.9, 3.3), (0.62, 0.3)))]
-    return [fig.alone("step-sizes", caption, panel) for panel in panels]
+    layout = Layout((4.9, 3.3) if len(panels) > 1 else (8.2, 4.1), (0.62, 0.3))
+    return [fig.picture("step-sizes", caption, [panels], layout)] if panels else []
 
 
 def axis_of(scale: str) -> str:
@@ -252,7 +240,7 @@ def steps_by_task(findings: Findings) -> Picture:
     followed = most_followed(comparison, target)
 
     def draw(index: int, axes: Axes) -> None:
-        colours = _colours(record, followed)
+        colours = _colours(comparison, target, followed)
         context = comparison.context[:, index]
         axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
         axes.scatter(context, middle, c=colours, s=20, edgecolors=fig.PAPER, linewidths=0.5, zorder=3)
@@ -268,10 +256,10 @@ def steps_by_task(findings: Findings) -> Picture:
     return fig.picture("steps-by-task", caption, [panels], layout)
 
 
-def _colours(record: MethodRecord, positions: NDArray[Any]) -> list[str]:
+def _colours(comparison: Comparison, name: str, positions: NDArray[Any]) -> list[str]:
     """Return the colour of each direction, or that of the method where it has no choice."""
-    if not record.directions:
-        return [tint(record.colour or fig.MAIN)] * len(positions)
+    if not comparison.record(name).directions:
+        return [fig.colour_of(comparison, name)] * len(positions)
     return [fig.shade_of(int(position)) for position in positions]
 
 
@@ -297,24 +285,21 @@ def single_tasks(findings: Findings) -> Picture:
         values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
         return ", ".join(f"{name} {number(float(value))}" for name, value in values)
 
-    def returns(task: int, axes: Axes) -> None:
-        axes.set_title(plain(title_of(task)), fontsize=9.0, fontweight="normal")
-        ends = []
-        for name in shown:
-            style = "--" if comparison.record(name).is_yardstick else "-"
-            shade, width = tint(fig.colour_of(comparison, name)), 2.2 if name == target else 1.3
-            axes.plot(filled[name][task], style, color=shade, linewidth=width)
-            ends.append((comparison.label(name), float(filled[name][task, -1]), shade))
-        axes.margins(x=0.03)
-        axes.set_ylabel("return")
-        if task == tasks[:3][-1]:  # methods are named once, where there is room beside the panel
-            fig.label_lines(axes, ends)
+    def returns(task: int) -> Panel:
+        lines = [
+            fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, has_band=False)
+            for name in shown
+        ]
+        is_named = task == tasks[:3][-1]  # once, where there is room beside the panel
+        return fig.curves(
+            title_of(task), [line if is_named else line._replace(label="") for line in lines], ylabel="return"
+        )
 
     def chosen_steps(task: int, axes: Axes) -> None:
         chosen = comparison.hyperparameters[index, task, :, 0]
         updates = np.arange(1, len(chosen) + 1)
         axes.plot(updates, chosen, color=fig.QUIET, linewidth=1.0)
-        colours = _colours(record, comparison.direction[index, task])
+        colours = _colours(comparison, target, comparison.direction[index, task])
         axes.scatter(updates, chosen, c=colours, s=14, zorder=3)
         if is_log(record):
             fig.logarithmic(axes, "y")
@@ -325,7 +310,7 @@ def single_tasks(findings: Findings) -> Picture:
     for first in range(0, len(tasks), 3):
         group = tasks[first : first + 3]
         rows += [[]] if rows else []  # some room between the groups
-        rows.append([Panel(title_of(task), partial(returns, task)) for task in group])
+        rows.append([returns(task) for task in group])
         rows.append([Panel("", partial(chosen_steps, task)) for task in group])
     coloured = " in the colours of the directions" if record.directions else ""
     order = f", from where it is furthest behind {comparison.label(best)} to furthest ahead" if best else ""

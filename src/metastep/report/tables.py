@@ -15,6 +15,7 @@ from metastep.evaluation import Comparison, Difference, MethodRecord, metric_val
 from metastep.fqi import Model
 from metastep.mdp.dataset import Counts
 from metastep.report.document import Table
+from metastep.search import Level, SearchedModel
 
 _LEARNED = ("metafqi", "searched")  # controllers that follow a model
 _ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}
@@ -31,6 +32,16 @@ class Fitted(NamedTuple):
     updates: int  # how many
     config: Mapping[str, Any]  # the resolved experiment of the model
     file: str = "model.safetensors"  # in the folder of the run
+    seconds: float = 0.0  # that collecting, fitting and selecting took
+
+
+class Searched(NamedTuple):
+    """A search: the controllers that it found at every level, and what they cost."""
+
+    model: SearchedModel  # the selected one
+    validation: Comparison  # the best controller of every level on the validation tasks
+    num_steps: Mapping[Level, float]  # environment steps of the search at every level
+    seconds: float = 0.0  # of all levels together, with the selection
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +54,7 @@ class Findings:
     comparison: Comparison  # every method on the test tasks
     context_space: ContextSpace
     fitted: Mapping[str, Fitted] = field(default_factory=dict)  # models by the name of the method that follows them
+    searched: Mapping[str, Searched] = field(default_factory=dict)  # searches by the name of their model
 
     @property
     def target(self) -> str:
@@ -172,25 +184,42 @@ def tuning_table(comparison: Comparison) -> Table:
     return Table(header, rows, numeric=(2, 3, 4), name="tuning")
 
 
-def cost_table(comparison: Comparison, fitted: Mapping[str, Fitted]) -> Table:
-    """Return the environment steps of each method; `fitted` are models by the name of the method that follows them."""
+def levels_table(search: Searched) -> Table:
+    """Return a row for each level that was searched: its score on the validation tasks, and what it cost."""
+    record = search.model.record
+    scores = {each.level: f"{number(each.score)} ± {number(each.error)}" for each in record.validation}
+    rows = [
+        (level, scores.get(level, "diverged"), human(steps).strip(), "selected" if level == record.level else "")
+        for level, steps in search.num_steps.items()
+    ]
+    return Table(("level", "score ± standard error", "environment steps", ""), rows, numeric=(1, 2), name="levels")
+
+
+def cost_table(findings: Findings) -> Table:
+    """Return the environment steps of each method and each search; where there is a search, also the seconds of learning."""
+    comparison = findings.comparison
     tuned = {table.method: table.num_steps for table in comparison.tuning}
-    num_updates = comparison.hyperparameters.shape[2]
-    rows = []
+    num_updates, costs = comparison.hyperparameters.shape[2], dict[str, tuple[float, ...]]()
     for record, steps in zip(comparison.methods, comparison.num_steps, strict=True):
-        learned, selected = record.training_steps, 0.0
-        if model := fitted.get(record.name):
+        learned, selected, seconds = record.training_steps, 0.0, 0.0
+        if model := findings.fitted.get(record.name):
             # Every round selects among the iterations of its own model.
-            learned, rounds = model.counts.num_steps, int(model.config["collect"]["rounds"])
+            learned, rounds, seconds = model.counts.num_steps, int(model.config["collect"]["rounds"]), model.seconds
             selected = float(model.validation.num_steps.sum()) * rounds
         test = float(steps.sum())
         trials = test * record.trials * num_updates / (num_updates + 1)
-        each = (learned, selected, tuned.get(record.name, 0.0), test, trials)
-        rows.append((record.label, *(human(number).strip() if number else "" for number in each)))
-    header = ("method", "training", "selection", "tuning", "test", "trials")
+        costs[record.label] = (learned, selected, tuned.get(record.name, 0.0), test, trials, seconds)
+    for name, search in findings.searched.items():
+        spent = sum(search.num_steps.values()), float(search.validation.num_steps.sum())
+        costs[f"search of {name}"] = (*spent, 0.0, 0.0, 0.0, search.seconds)
+    rows = []
+    for label, (*steps, seconds) in costs.items():
+        shown = f"{seconds:.1f}" if seconds and findings.searched else ""
+        rows.append((label, *(human(each).strip() if each else "" for each in steps), shown))
+    header = ("method", "training", "selection", "tuning", "test", "trials", "seconds")
     kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
-    shown = [[row[index] for index in kept] for row in rows]
-    return Table([header[index] for index in kept], shown, numeric=range(1, len(kept)), name="costs")
+    shown_rows = [[row[index] for index in kept] for row in rows]
+    return Table([header[index] for index in kept], shown_rows, numeric=range(1, len(kept)), name="costs")
 
 
 def bookkeeping_table(comparison: Comparison, fitted: Mapping[str, Fitted], config: Mapping[str, Any]) -> Table:

@@ -7,7 +7,7 @@ that an update rule reads.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +28,12 @@ _NEAR = 0.1  # standard deviation of `Space.near`, as a share of a scale's lengt
 
 @dataclass(frozen=True)
 class Range:
-    """The interval of one coordinate and its scale.
+    """The interval of one coordinate and its scale."""
 
-    Args:
-        low, high: bounds; all scales except "linear" need a positive lower bound.
-        scale: whether the interval is sampled, gridded and shown to a regressor along its numbers or along their logarithm.
-        name: of the coordinate, for error messages.
-    """
-
-    low: float
+    low: float  # positive on all scales except "linear"
     high: float
-    scale: Scale = "linear"
-    name: str = "stepsize"
+    scale: Scale = "linear"  # whether it is sampled, gridded and shown to a regressor along numbers or their logarithms
+    name: str = "stepsize"  # of the coordinate, for error messages
 
     def __post_init__(self) -> None:
         place, before = ("meta.", "stepsize_") if self.name == "stepsize" else (f"meta.choices.{self.name}.", "")
@@ -55,9 +49,8 @@ class Range:
     @property
     def axis(self) -> tuple[float, float]:
         """The bounds as a regressor sees them."""
-        return (
-            (self.low, self.high) if self.scale == "linear" else (float(np.log10(self.low)), float(np.log10(self.high)))
-        )
+        low, high = (self.low, self.high) if self.scale == "linear" else np.log10((self.low, self.high))
+        return float(low), float(high)
 
     def to_axis(self, values: ArrayLike) -> NDArray[np.float32]:
         """Return numbers as a regressor sees them: unchanged, or their decimal logarithm."""
@@ -104,6 +97,7 @@ class _UnitCube(ABC):
     """Named coordinates on the unit cube, on which learning works."""
 
     names: tuple[str, ...]  # of the coordinates, as the update rule calls them; one of them is "stepsize"
+    directions: tuple[str, ...]  # names of the categories to choose from, if any
 
     @property
     def num_coordinates(self) -> int:
@@ -114,6 +108,11 @@ class _UnitCube(ABC):
     def from_unit(self, unit: Array) -> Array:
         """Map (..., coordinates) in [0, 1] to points of the space, along each coordinate's scale."""
 
+    def position(self, rows: Array) -> Array:
+        """Return the nearest category of each point: (...,); 0 without categories."""
+        most = float(max(len(self.directions) - 1, 0))
+        return jnp.clip(jnp.round(rows[..., 0]), 0.0, most).astype(jnp.int32)
+
     def sample(self, key: Array, num: int) -> Array:
         """Draw points uniformly on the unit cube: (num, coordinates)."""
         return self.from_unit(jax.random.uniform(key, (num, self.num_coordinates), jnp.float32))
@@ -121,18 +120,14 @@ class _UnitCube(ABC):
 
 @dataclass(frozen=True)
 class HyperparameterSpace(_UnitCube):
-    """A box whose coordinates have scales of their own; the paper's experiments have one linear step size.
-
-    Args:
-        low, high: bounds; all scales except "linear" need a positive lower bound.
-        scales: how each coordinate is sampled and gridded.
-        names: as the update rule calls them.
-    """
+    """A box whose coordinates have scales of their own; the paper's experiments have one linear step size."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
     scales: tuple[Scale, ...] = ("linear",)
-    names: tuple[str, ...] = ("stepsize",)
+    names: tuple[str, ...] = ("stepsize",)  # as the update rule calls them
+
+    directions: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]  # a field in the menu
 
     def __post_init__(self) -> None:
         if not len(self.low) == len(self.high) == len(self.scales) == len(self.names):
@@ -147,7 +142,7 @@ class HyperparameterSpace(_UnitCube):
     @property
     def branches(self) -> dict[str, Range]:
         """The range of the step along each direction, by the direction's name; the name is "" without a choice."""
-        return {"": self.ranges[self.names.index("stepsize") if "stepsize" in self.names else 0]}
+        return {"": self.ranges[self.names.index("stepsize")]}
 
     def without_bounds(self) -> Self:
         """Return the space with all bounds the same, to select one compiled program for updates from any of them."""
@@ -179,19 +174,12 @@ class HyperparameterSpace(_UnitCube):
 
 @dataclass(frozen=True)
 class MenuSpace(_UnitCube):
-    """A category, by its position, and a step, which has a range of its own for each category.
-
-    Args:
-        directions: the names of the categories.
-        ranges: of the step, one for each category.
-        category: the name of the first coordinate, as the update rule calls it.
-        numbers: what the categories stand for where they are numbers (PPO's clip ranges); else their positions.
-    """
+    """A category, by its position, and a step, which has a range of its own for each category."""
 
     directions: tuple[str, ...]
-    ranges: tuple[Range, ...]
-    category: str = "direction"
-    numbers: tuple[float, ...] = ()
+    ranges: tuple[Range, ...]  # of the step, one for each category
+    category: str = "direction"  # the name of the first coordinate, as the update rule calls it
+    numbers: tuple[float, ...] = ()  # what the categories stand for where they are numbers (PPO's clip ranges)
 
     def __post_init__(self) -> None:
         if not len(set(self.directions)) == len(self.directions) == len(self.ranges) > 0:
@@ -222,10 +210,6 @@ class MenuSpace(_UnitCube):
     def without_bounds(self) -> Self:
         """Return the space with all bounds the same, to select one compiled program for updates from any of them."""
         return replace(self, ranges=tuple(replace(bounds, low=1.0, high=2.0) for bounds in self.ranges))
-
-    def position(self, rows: Array) -> Array:
-        """Return the nearest category of each point: (...,)."""
-        return jnp.clip(jnp.round(rows[..., 0]), 0.0, float(len(self.directions) - 1)).astype(jnp.int32)
 
     def named(self, rows: Array) -> Values:
         """Return points (..., coordinates) as values by name."""
@@ -268,24 +252,16 @@ Space = HyperparameterSpace | MenuSpace
 
 def usual_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
     """Return the values of a rule's own fields by name, for coordinates that are fields; one that is None has the largest."""
-    fields = {
-        name: (getattr(rule, name), bounds)
-        for name, bounds in zip(space.names, space.ranges, strict=True)
-        if hasattr(rule, name)
-    }
-    return {
-        name: bounds.high if value is None else float(np.ravel(value)[0]) for name, (value, bounds) in fields.items()
-    }
+    largest = {name: high for name, high in zip(space.names, space.high, strict=True) if hasattr(rule, name)}
+    fields = ((name, getattr(rule, name), high) for name, high in largest.items())
+    return {name: high if value is None else float(np.ravel(value)[0]) for name, value, high in fields}
 
 
 def space_for(rule: Any, step: Range, along: Mapping[str, Range], choices: Mapping[str, Range]) -> Space:
     """Return the space of an update rule.
 
-    Args:
-        rule: says which coordinates there are.
-        step: the range of the step size.
-        along: ranges of the step along single directions of the rule, by name.
-        choices: ranges of further coordinates, for a rule without directions.
+    It has the range `step` of the step size, others `along` directions of the rule that are named, and ranges of further
+    coordinates, the `choices` of a rule without directions.
     """
     given = (("ranges", along, rule.directions, "a direction"), ("choices", choices, rule.choices, "a hyperparameter"))
     for table, ranges, allowed, what in given:

@@ -6,7 +6,7 @@ The file has the tensors `curves`, `hidden` and `output` and the record as metad
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -34,11 +34,6 @@ _KIND = "searched model"
 _LARGEST = 1e6  # of weights
 _Numbers = tuple[Float, ...]
 _Natural = Annotated[int, Ge(0)]
-
-
-def whole(number: float) -> int:
-    """Return the nearest whole number from 1."""
-    return max(1, round(number))
 
 
 @checked_dataclass(frozen=True, config=CLOSED)
@@ -75,8 +70,12 @@ class SearchedRecord(BaseRecord):
     def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
         if direction:
             raise InputError(f"direction is {shown(direction)}, allowed is none.")
-        found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
-        return found | {name: (whole(found[name][0]), whole(found[name][1])) for name in WHOLE if name in found}
+
+        def end(name: str, number: float) -> float:
+            return max(1, round(number)) if name in WHOLE else number
+
+        ranges = zip(self.names, self.low, self.high, strict=True)
+        return {name: (end(name, low), end(name, high)) for name, low, high in ranges}
 
     @property
     def space(self) -> HyperparameterSpace:
@@ -163,9 +162,8 @@ class SearchedModel(AnyModel):
 
     @property
     def learned_from(self) -> str:
-        return (
-            f"{self.record.level} of {', '.join(self.record.names)}, searched in {self.record.search_steps:.2g} steps"
-        )
+        record = self.record
+        return f"{record.level} of {', '.join(record.names)}, searched in {record.search_steps:.2g} steps"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -199,40 +197,26 @@ def searched_model(
     search_steps: float,
     seed: int,
 ) -> SearchedModel:
-    """Return the model of a searched controller.
+    """Return the model of a controller that was searched for a meta-MDP, of weights (num_weights,).
 
-    Args:
-        mdp: it was searched for.
-        network, weights: form and constants; (num_weights,).
-        feature_low, feature_high: of each number that it observes, on the validation tasks.
-        configuration: settings to record, the experiment under `experiment`.
-        validation, search_steps, seed: as in `SearchedRecord`.
+    The lowest and highest features are those on the validation tasks; `configuration` has the experiment under `experiment`.
     """
-    if not isinstance(mdp.space, HyperparameterSpace):
-        raise InputError(
-            f"model: search chooses numbers from ranges, but the rule {mdp.rule.name!r} chooses from a menu."
-        )
     space, (wanted, _) = mdp.space, places(mdp, network)
-    parts = features.sizes(mdp, wanted)
+    if not isinstance(space, HyperparameterSpace):
+        raise InputError(f"model: search chooses from ranges, but the rule {mdp.rule.name!r} chooses from a menu.")
     if network.features != features.columns(mdp, wanted):
         raise InputError(f"network: features are {list(network.features)}, allowed are all numbers of {list(wanted)}.")
+    form = asdict(network)
     record = SearchedRecord(
         setting=mdp.setting,
-        observation=tuple(ObservationPart(name, size) for name, size in parts.items()),
-        feature_names=network.features,
+        observation=tuple(ObservationPart(name, size) for name, size in features.sizes(mdp, wanted).items()),
+        feature_names=form.pop("features"),
         feature_low=tuple(map(float, feature_low)),
         feature_high=tuple(map(float, feature_high)),
         configuration=dict(configuration),
         versions=environment_record(),
-        names=space.names,
-        low=tuple(map(float, space.low)),
-        high=tuple(map(float, space.high)),
-        scales=space.scales,
-        mean=network.mean,
-        spread=network.spread,
-        base=network.base,
-        knots=network.knots,
-        units=network.units,
+        **asdict(space),
+        **form,
         level=network.level,
         validation=tuple(validation),
         search_steps=float(search_steps),

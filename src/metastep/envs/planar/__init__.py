@@ -3,8 +3,3 @@
 They are those of `mj_step`. Every quantity is a scalar, nothing is an array of a few numbers: batched, a step is a few
 elementwise programs over all episodes, which is what compilers and GPUs are good at.
 """
-
-from metastep.envs.planar.engine import CheetahState, Scalars, advance
-from metastep.envs.planar.model import load_model, read_model
-
-__all__ = ["CheetahState", "Scalars", "advance", "load_model", "read_model"]

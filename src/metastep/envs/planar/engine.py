@@ -13,6 +13,8 @@ the plane, so that the last two are the normal's row, twice.
 """
 
 from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from operator import add
 from typing import Any, NamedTuple
 
 import jax
@@ -47,9 +49,6 @@ class Load(NamedTuple):
     z: Scalar
     torque: Scalar
 
-    def __add__(self, other: Any) -> "Load":
-        return Load(self.x + other.x, self.z + other.z, self.torque + other.torque)
-
     def moved(self, lever: Point) -> "Load":
         """The same load about a hinge from which this one's is a lever away."""
         return self._replace(torque=self.torque + lever.z * self.x - lever.x * self.z)
@@ -65,14 +64,16 @@ class Stiffness(NamedTuple):
     zt: Scalar
     tt: Scalar
 
-    def __add__(self, other: Any) -> "Stiffness":
-        return Stiffness(*(a + b for a, b in zip(self, other, strict=True)))
-
     def moved(self, lever: Point) -> "Stiffness":
         """The same about a hinge from which this one's is a lever away."""
         x, z = lever.z, -lever.x  # where a unit of spin moves this hinge to
         xt, zt = self.xt + self.xx * x + self.xz * z, self.zt + self.xz * x + self.zz * z
         return self._replace(xt=xt, zt=zt, tt=self.tt + x * (self.xt + xt) + z * (self.zt + zt))
+
+
+def plus(left: Any, right: Any) -> Any:
+    """Add two loads, or two stiffnesses."""
+    return jax.tree.map(add, left, right)
 
 
 class Pose(NamedTuple):
@@ -126,7 +127,7 @@ def joint_forces(cheetah: Cheetah, pose: Pose, loads: Sequence[Load]) -> list[Sc
     total = list(loads)
     for index, body in reversed(list(enumerate(cheetah.bodies))):
         if body.parent is not None:
-            total[body.parent] += total[index].moved(pose.hinge[index])
+            total[body.parent] = plus(total[body.parent], total[index].moved(pose.hinge[index]))
     return [total[0].x, total[0].z, *(load.torque for load in total)]
 
 
@@ -154,39 +155,25 @@ def assemble(cheetah: Cheetah, pose: Pose, parts: Sequence[Stiffness], diagonal:
             matrix[row, NUM_SLIDES + carrier] = torque
             hinge, carrier = pose.hinge[carrier], cheetah.bodies[carrier].parent
         if body.parent is not None:
-            total[body.parent] += part.moved(pose.hinge[index])
+            total[body.parent] = plus(total[body.parent], part.moved(pose.hinge[index]))
     matrix[0, 0], matrix[1, 0], matrix[1, 1] = total[0].xx, total[0].xz, total[0].zz
     return matrix
 
 
-def _carriers(matrix: Matrix, row: int) -> list[int]:
-    return [column for column in range(row) if (row, column) in matrix]
-
-
-def factorise(cheetah: Cheetah, matrix: Matrix) -> Matrix:
-    """L and the inverse of D with matrix = L' D L, L of unit diagonal."""
-    left, factors = dict(matrix), {}
-    for row in reversed(range(NUM_SLIDES + len(cheetah.bodies))):
-        columns = _carriers(matrix, row)
-        factors[row, row] = 1.0 / left[row, row]
-        for column in columns:
-            factors[row, column] = left[row, column] * factors[row, row]
-        for column in columns:
-            for other in columns:
-                if other <= column:
-                    left[column, other] = left[column, other] - factors[row, column] * left[row, other]
-    return factors
-
-
-def solve(factors: Matrix, right: Sequence[Scalar]) -> Scalars:
-    """The solution of a linear system whose matrix is factorised."""
-    found = list(right)
+def solve(matrix: Matrix, right: Sequence[Scalar]) -> Scalars:
+    """The solution of a linear system, by L and the inverse of D with matrix = L' D L, L of unit diagonal."""
+    left, factors, found = dict(matrix), Matrix(), list(right)
+    carriers = [[column for column in range(row) if (row, column) in matrix] for row in range(len(found))]
     for row in reversed(range(len(found))):
-        for column in _carriers(factors, row):
+        factors[row, row] = 1.0 / left[row, row]
+        for column in carriers[row]:
+            factors[row, column] = left[row, column] * factors[row, row]
             found[column] = found[column] - factors[row, column] * found[row]
+        for column, other in combinations_with_replacement(carriers[row], 2):
+            left[other, column] = left[other, column] - factors[row, other] * left[row, column]
     for row in range(len(found)):
         found[row] = found[row] * factors[row, row]
-        for column in _carriers(factors, row):
+        for column in carriers[row]:
             found[row] = found[row] - factors[row, column] * found[column]
     return tuple(found)
 
@@ -274,8 +261,8 @@ def active_at(
         own = Stiffness(friction**2 * both, friction * uneven, upright, 0.0, 0.0, 0.0)
         push = -upright * contact.normal - uneven * contact.tangent
         drag = -friction * (uneven * contact.normal + both * contact.tangent)
-        parts[sphere.body] += own.moved(contact.lever)
-        loads[sphere.body] += Load(drag, push, 0.0).moved(contact.lever)
+        parts[sphere.body] = plus(parts[sphere.body], own.moved(contact.lever))
+        loads[sphere.body] = plus(loads[sphere.body], Load(drag, push, 0.0).moved(contact.lever))
     diagonal: list[Scalar] = [0.0] * len(cheetah.bodies)
     torques: list[Scalar] = [0.0] * len(cheetah.bodies)
     for index, limit in limits.items():
@@ -306,7 +293,7 @@ def smooth_forces(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Sca
     for joint, body in enumerate(cheetah.bodies, NUM_SLIDES):
         torque: Scalar = 0.0 if body.gear is None else body.gear * next(motors)
         if body.stiffness or body.damping:
-            torque = torque - body.stiffness * (position[joint] - body.rest) - body.damping * velocity[joint]
+            torque = torque - body.stiffness * position[joint] - body.damping * velocity[joint]
         smooth[joint] += torque
     return smooth
 
@@ -325,7 +312,7 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
 
     def accelerations(parts: Sequence[Stiffness], diagonal: Sequence[Scalar], force: Sequence[Scalar]) -> Scalars:
         armature = [a + body.armature for a, body in zip(diagonal, cheetah.bodies, strict=True)]
-        return solve(factorise(cheetah, assemble(cheetah, pose, parts, armature)), force)
+        return solve(assemble(cheetah, pose, parts, armature), force)
 
     def improve(_: int, acceleration: Scalars) -> Scalars:
         """Move to the minimum, were the rows that act now those that act there."""
@@ -334,7 +321,7 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
         force = [a + b for a, b in zip(smooth, joint_forces(cheetah, pose, loads), strict=True)]
         for joint, torque in enumerate(torques, NUM_SLIDES):
             force[joint] += torque
-        return accelerations([a + b for a, b in zip(inertias(cheetah, pose), parts, strict=True)], diagonal, force)
+        return accelerations([*map(plus, inertias(cheetah, pose), parts)], diagonal, force)
 
     acceleration = lax.fori_loop(0, iterations, improve, start)
     # Dampers see the velocity after the step: (M + hD) rates = M acceleration, which is all forces.

@@ -1,19 +1,18 @@
 """The constants of HalfCheetah, as Python numbers."""
 
-import importlib.util
 import warnings
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 
 NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
 _SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE = 0.0001, 0.9999  # MuJoCo's mjMINIMP and mjMAXIMP
 _FLOOR = 0  # the geom
-_UPRIGHT = (1.0, 0.0, 0.0, 0.0)  # the quaternion of no rotation
 
 
 class Point(NamedTuple):
@@ -56,7 +55,6 @@ class Body(NamedTuple):
     inertia: float  # about the centre of mass
     armature: float
     stiffness: float
-    rest: float  # where the spring pulls to
     damping: float
     gear: float | None  # torque of a full action; the torso has no motor
     limits: tuple[float, float] | None
@@ -69,7 +67,6 @@ class Cheetah(NamedTuple):
 
     bodies: tuple[Body, ...]  # parents first
     spheres: tuple[Sphere, ...]
-    start: tuple[float, ...]  # positions of slides and hinges
     timestep: float
     gravity: float
 
@@ -77,18 +74,13 @@ class Cheetah(NamedTuple):
 @cache
 def load_model() -> Any:
     """The MuJoCo model (`mujoco.MjModel`) of Gymnasium's HalfCheetah-v5, or one sentence about what is not installed."""
-    missing = InputError(
-        'env: halfcheetah needs MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]".'
-    )
     try:
+        import gymnasium
         import mujoco
-
-        package = importlib.util.find_spec("gymnasium")
-    except (ImportError, ValueError):  # a module without a specification
-        raise missing from None
-    if package is None or package.origin is None:
-        raise missing
-    path = Path(package.origin).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
+    except ImportError:
+        needed = 'MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]"'
+        raise InputError(f"env: halfcheetah needs {needed}.") from None
+    path = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
     with warnings.catch_warnings():
         # Through MjSpec, because MjModel.from_xml_path writes the same warning into a log file in the working directory.
         warnings.filterwarnings("ignore", message=".*settotalmass.*")
@@ -123,50 +115,41 @@ def read_model() -> Cheetah:
     model = load_model()
     import mujoco
 
-    # What this engine takes for granted.
-    capsules, joints = slice(1, None), np.arange(model.nbody - 1 + NUM_SLIDES)
-    types = [mujoco.mjtJoint.mjJNT_SLIDE] * NUM_SLIDES + [mujoco.mjtJoint.mjJNT_HINGE] * (model.nbody - 1)
-    turned, axes = np.maximum(joints - NUM_SLIDES + 1, 1), [(1, 0, 0), (0, 0, 1), *[(0, 1, 0)] * (model.nbody - 1)]
-    expected = {
-        "the first geom is the floor": model.geom_type[_FLOOR] == mujoco.mjtGeom.mjGEOM_PLANE
-        and model.geom_bodyid[_FLOOR] == 0
-        and not model.geom_pos[_FLOOR].any()
-        and np.array_equal(model.geom_quat[_FLOOR], _UPRIGHT),
-        "all geoms but the floor are capsules": (model.geom_type[capsules] == mujoco.mjtGeom.mjGEOM_CAPSULE).all(),
-        "capsules touch nothing but the floor": not (
-            np.bitwise_or.reduce(model.geom_contype[capsules]) & np.bitwise_or.reduce(model.geom_conaffinity[capsules])
-        ),
-        "friction cones are pyramids": model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
-        and (model.geom_condim == 3).all(),
-        "the torso slides forward and up, and every body has one hinge": np.array_equal(model.jnt_type, types)
-        and np.array_equal(model.jnt_bodyid, turned),
-        "joints are at the origins of their bodies": not model.jnt_pos.any() and not model.qpos0.any(),
-        "hinges turn from up to forward": np.array_equal(model.jnt_axis, axes),
-        "bodies are upright at the start": (model.body_quat == _UPRIGHT).all(),
-        "motors come in the order of their hinges": (model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT).all()
-        and (np.diff(model.actuator_trnid[:, 0]) > 0).all(),
-        "the integrator is Euler's": model.opt.integrator == mujoco.mjtIntegrator.mjINT_EULER,
+    hinges, shape, joint_type = model.nbody - 1, mujoco.mjtGeom, mujoco.mjtJoint
+    expected = {  # what this engine takes for granted: the floor comes first, and the torso slides forward and up
+        "geom_type": [shape.mjGEOM_PLANE, *[shape.mjGEOM_CAPSULE] * (model.ngeom - 1)],
+        "geom_conaffinity": [1, *[0] * (model.ngeom - 1)],  # capsules touch nothing but the floor
+        "geom_condim": 3,
+        "body_quat": (1.0, 0.0, 0.0, 0.0),
+        "jnt_type": [joint_type.mjJNT_SLIDE] * NUM_SLIDES + [joint_type.mjJNT_HINGE] * hinges,
+        "jnt_bodyid": [1] * NUM_SLIDES + [*range(1, model.nbody)],
+        "jnt_axis": [(1, 0, 0), (0, 0, 1), *[(0, 1, 0)] * hinges],
+        "jnt_pos": 0.0,
+        "qpos0": 0.0,
+        "qpos_spring": 0.0,
+        "actuator_trntype": mujoco.mjtTrn.mjTRN_JOINT,
+        "actuator_trnid": [(joint, -1) for joint in range(NUM_SLIDES + 1, NUM_SLIDES + hinges)],
+        "opt.cone": mujoco.mjtCone.mjCONE_PYRAMIDAL,
+        "opt.integrator": mujoco.mjtIntegrator.mjINT_EULER,
     }
-    for assumption, holds in expected.items():
-        if not holds:
-            unlike = f"the installed model of HalfCheetah, of which it is not true that {assumption}"
+    for name, value in expected.items():
+        found = np.asarray(attrgetter(name)(model))
+        if not np.array_equal(np.resize(value, found.shape), found):
+            unlike = f"the installed model of HalfCheetah, whose {name} is {shown(found.tolist())}"
             raise InputError(f'env.engine: "planar" does not know {unlike}; allowed is "c".')
     gears = dict(zip(model.actuator_trnid[:, 0].tolist(), model.actuator_gear[:, 0].tolist(), strict=True))
     bodies = []
     for index in range(1, model.nbody):
-        joint = index - 1 + NUM_SLIDES
-        axes = _rotation(model.body_iquat[index])
-        parent = int(model.body_parentid[index]) - 1
+        joint, parent = index - 1 + NUM_SLIDES, int(model.body_parentid[index]) - 1
         bodies.append(
             Body(
                 parent=None if parent < 0 else parent,
                 hinge=_point(model.body_pos[index]),
                 centre=_point(model.body_ipos[index]),
                 mass=float(model.body_mass[index]),
-                inertia=float(axes[1] ** 2 @ model.body_inertia[index]),
+                inertia=float(_rotation(model.body_iquat[index])[1] ** 2 @ model.body_inertia[index]),
                 armature=float(model.dof_armature[joint]),
                 stiffness=float(model.jnt_stiffness[joint]),
-                rest=float(model.qpos_spring[joint]),
                 damping=float(model.dof_damping[joint]),
                 gear=gears.get(joint),
                 limits=tuple(model.jnt_range[joint].tolist()) if model.jnt_limited[joint] else None,
@@ -187,5 +170,4 @@ def read_model() -> Cheetah:
         for sign in (1.0, -1.0):
             centre = _point(model.geom_pos[geom] + sign * axis)
             spheres.append(Sphere(body - 1, centre, float(model.geom_size[geom, 0]), friction, weight, impedance))
-    start = tuple(map(float, model.qpos0))
-    return Cheetah(tuple(bodies), tuple(spheres), start, float(model.opt.timestep), -float(model.opt.gravity[2]))
+    return Cheetah(tuple(bodies), tuple(spheres), float(model.opt.timestep), -float(model.opt.gravity[2]))
