@@ -109,11 +109,16 @@ def check_options(
     for option in options:
         if option not in known:
             raise not_registered(field, option, known, f"is not an option of {name}")
+    check_values(factory, options, field)
+
+
+def check_values(factory: Callable[..., Any], values: Mapping[str, Any], field: str) -> None:
+    """Refuse values that do not have the types and bounds of a factory's parameters."""
     with suppress(NameError, TypeError, AttributeError):  # a user's annotations may not exist at run time
         hints = _hints(factory)
-        for option, value in options.items():
-            hint = hints.get(option, Any)
-            _check(_BOUNDED.get(hint, hint), value, f"{field}.{option}")
+        for name, value in values.items():
+            hint = hints.get(name, Any)
+            _check(_BOUNDED.get(hint, hint), value, f"{field}.{name}")
 
 
 def _check(kind: Any, value: Any, place: str) -> None:
