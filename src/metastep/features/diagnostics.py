@@ -234,7 +234,8 @@ class Observed(NamedTuple):
     """What a model sees of an update, and what to remember of it; the caller adds the rate."""
 
     features: dict[str, Any]
-    sound: Any  # whether all diagnostics are finite
+    diagnostics: dict[str, Any]  # all that are known
+    sound: Any  # whether they are finite
     memory: Memory
     movement: Movement | None
 
@@ -267,7 +268,7 @@ def observed(
                 f"diagnostics: parameters has {flat.size} numbers, before it had {before.parameters.size}."
             )
         moved, lengths = before.after(flat, xp)
-        movement, found = moved if movement or np.isfinite(lengths["step_norm"]) else None, lengths | found
+        movement, found = moved if movement or np.isfinite(lengths["step_norm"]) else None, found | lengths | found
     sizes = {name: np.shape(found[name])[-1] for name in ("values", "targets") if name in found}
     if len(set(sizes.values())) > 1:
         raise InputError(f"diagnostics: {sizes['values']} values and {sizes['targets']} targets, allowed are as many.")
@@ -310,4 +311,4 @@ def observed(
         best_return=best_return(memory, kept("mean_return", memory.mean_return), xp),
         smoothed_change=smoothed_change(memory, kept("mean_return", memory.mean_return), xp),
     )
-    return Observed(computed, sound, after, movement)
+    return Observed(computed, found, sound, after, movement)
