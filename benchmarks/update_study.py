@@ -141,7 +141,7 @@ def parsed(config: Record) -> Any:
 
 def levels(asked: Namespace, run: Any, tracker: Any) -> Record:
     """Search the three levels and compare them with the preset's other methods."""
-    from metastep.experiments.searching import read_level
+    from metastep.experiments.searching import kept_course, read_level
     from metastep.experiments.stages import method_results
 
     for model in run.models_needed:
@@ -151,15 +151,18 @@ def levels(asked: Namespace, run: Any, tracker: Any) -> Record:
     comparison, own = run.compare(tracker=tracker), run.of_model(MODEL)
     found, model = scores_of(comparison), own.model
     steps = {level: read_level(own, level).record.search_steps for level in own.config.search.levels}
+    courses = [kept_course(own, level) for level in own.config.search.levels]
+    # A level begins from the simpler one, whose steps up to there are counted in both.
+    total = sum(steps.values()) - sum(each.metadata["branch_steps"] for each in courses[:-1] if each is not None)
     searched, tested = times(own.path).get("search", 0.0), times(run.path)
     tables = {table.method: {"chosen": table.chosen, "steps": table.num_steps} for table in comparison.tuning}
     for name, each in found["methods"].items():
-        # Levels are searched side by side: each has the share of the seconds that its steps are of all.
-        before = sum(steps.values()) if name == "update" else steps.get(name, tables.get(name, {}).get("steps", 0.0))
-        share = before / sum(steps.values()) if name == "update" or name in steps else 0.0
+        # Each level has the share of the seconds that its steps are of all.
+        before = total if name == "update" else steps.get(name, tables.get(name, {}).get("steps", 0.0))
+        share = before / total if name == "update" or name in steps else 0.0
         each |= {"before_steps": before, "seconds": searched * share + tested.get(f"compare {name}", 0.0)}
     curves = {name: values.tolist() for name, values in model.curves(np.linspace(0.0, 1.0, 21).tolist()).items()}
-    cost = {"search_steps": sum(steps.values()), "seconds": searched, "stages": times(own.path), "tests": tested}
+    cost = {"search_steps": total, "seconds": searched, "stages": times(own.path), "tests": tested}
     return found | {"selected": model.record.level, "curves": curves, "tuning": tables, "cost": cost}
 
 
@@ -207,7 +210,12 @@ def ablations(asked: Namespace, run: Any, tracker: Any) -> Record:
     from metastep.experiments.run import Run
 
     rate, config = best_constant_rate(run), run.config.to_dict()
-    search = {"levels": [asked.level], "generations": asked.generations, "pairs": asked.pairs}
+    search = {
+        "levels": [asked.level],
+        "generations": asked.generations,
+        "pairs": asked.pairs,
+        "start": {"stepsize": rate},
+    }
     found = variants(run.of_model(MODEL).mdp, rate)
     if asked.smoke:
         found = {name: found[name] for name in ("all", "only-clip-range")}
@@ -255,7 +263,7 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
 
     with ThreadPoolExecutor(len(families)) as pool:
         list(pool.map(warm, families.values()))
-    found = {name: mixed(asked, own, name, [*families.values()], tracker) for name in ("schedule", "feedback")}
+    found = mixed(asked, own, [*families.values()], tracker)
     controllers: dict[str, Any] = {
         "fixed": Usual(rate),
         "linear": Usual(2.0 * rate, falls=True, budget=settings.num_updates),
@@ -263,50 +271,49 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
     for name in own.config.search.levels:
         model = read_level(own, name)
         controllers[name] = Searched(model.network, np.concatenate([np.ravel(part) for part in model.weights]))
-    controllers |= {f"{name} over loops": controller for name, (controller, _) in found.items()}
+    controllers |= {f"{name} over loops": Searched(form, course.best) for name, (form, course) in found.items()}
     results = {}
     for name, mdp in families.items():
         methods = [Method(each, mdp.rule, control, space=mdp.space) for each, control in controllers.items()]
         how = {"seed": run.config.seed, "num_updates": settings.num_updates, "num_tasks": settings.num_tasks}
         sized = replace(mdp, block_size=size)
         results[name] = scores_of(compare(methods, sized, tracker=tracker, **how), LOOPS[name].get("rewards", 1.0))
-    return {"loops": results, "rate": rate, "cost": {"search_steps": sum(steps for _, steps in found.values())}}
+    return {"loops": results, "rate": rate, "cost": {"search_steps": found["feedback"][1].steps}}
 
 
-def mixed(asked: Namespace, own: Any, level: Any, families: list[Any], tracker: Any) -> tuple[Any, float]:
-    """Search one level over several loops; every generation is kept in a file to go on from."""
-    from metastep.mdp.runs import carry_out
-    from metastep.search import Searched
-    from metastep.search.evolution import Search, course_arrays, course_from, network_of, num_blocks, searching
+def mixed(asked: Namespace, own: Any, families: list[Any], tracker: Any) -> Any:
+    """Search schedule and feedback over several loops; every generation is kept in a file to go on from."""
+    from metastep.search.evolution import NUMBERS, Files, Search, course_arrays, course_from, num_blocks, search_levels
 
     section = own.config.search
     fields = {name: getattr(section, name) for name in type(section).model_fields}
     pairs = max(asked.pairs, len(families))
-    search = Search(**fields | {"levels": (level,), "generations": asked.generations, "pairs": pairs})
-    file = asked.out / f"{asked.family}-{asked.seed}-loops-{level}.npz"
-    network = network_of(level, search, families, own.config.seed)
+    both: Any = ("schedule", "feedback")
+    search = Search(**fields | {"levels": both, "generations": asked.generations, "pairs": pairs})
 
-    def keep(course: Any) -> None:
-        numbers = {f"number/{name}": getattr(course, name) for name in ("generation", "best_generation", "steps")}
-        new = file.with_suffix(".new.npz")
+    def file_of(level: str) -> Path:
+        return Path(asked.out / f"{asked.family}-{asked.seed}-loops-{level}.npz")
+
+    def keep(level: Any, course: Any) -> None:
+        numbers = {f"number/{name}": getattr(course, name) for name in NUMBERS}
+        new = file_of(level).with_suffix(".new.npz")
         np.savez(new, **course_arrays(course), **numbers)
-        new.replace(file)
+        new.replace(file_of(level))
 
-    def begun(like: Any) -> Any:
-        if not file.exists():
+    def begun(level: Any, like: Any) -> Any:
+        if not file_of(level).exists():
             return None
-        with np.load(file, allow_pickle=False) as kept:
+        with np.load(file_of(level), allow_pickle=False) as kept:
             arrays = dict(kept)
         numbers = {
             name.removeprefix("number/"): arrays.pop(name) for name in list(arrays) if name.startswith("number/")
         }
         return course_from(arrays, numbers, like)
 
-    num = own.config.selection.num_tasks
-    with tracker.stage(f"{level} over loops", num_blocks(search, families, num), "blocks") as stage:
-        plan = searching(network, families, search, seed=own.config.seed, num_validation=num, begun=begun, keep=keep)
-        course = carry_out([plan], stage.advance)[0]
-    return Searched(network, course.best), course.steps
+    how = {"seed": own.config.seed, "num_validation": own.config.selection.num_tasks, "files": Files(begun, keep)}
+    blocks = sum(num_blocks(search, families, own.config.selection.num_tasks, level) for level in both)
+    with tracker.stage("search over loops", blocks, "blocks") as stage:
+        return search_levels(families, search, advance=stage.advance, **how)
 
 
 # What the parts of several families and seeds say together.

@@ -108,7 +108,7 @@ def learned(run: PresetRun, others: Sequence[PresetRun] = ()) -> Model:
     own = run.of_model(MODEL).prepare_folder()
     for other in others:
         try:
-            dataset = find_data(other.of_model(MODEL).path, own.config, own.tasks)
+            dataset = find_data(other.of_model(MODEL).path, own)
         except InputError:  # of other settings
             continue
         if set(recorded_features(own.mdp)) <= set(dataset.layout.features):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,19 +16,12 @@ from metastep.experiments.config import load
 from metastep.experiments.reporting import print_comparison
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History
-from metastep.report.compose import compose
-from metastep.report.document import Command, Document, to_markdown, write_document
 from tests.cli.test_cli import invoke, refused
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.processes import metastep as forked
 from tests.processes import own, unprivileged
-from tests.report.test_report import findings
 
 METASTEP = [sys.executable, "-m", "metastep"]
-
-
-def metastep(*words: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*METASTEP, *words], text=True, check=False, **({"capture_output": True} | options))
 
 
 @pytest.fixture
@@ -69,37 +61,19 @@ def test_a_manifest_with_a_valid_checksum_is_not_believed(dataset, place, value)
         Dataset.open(dataset.folder)
 
 
-EVIL = (
-    r"$\frac{$",
-    "[/red]",
-    "[bold]x[/]",
-    "<img src=x onerror=alert(1)>",
-    "[x](javascript:alert(1))",
-    "a&lt;b",
-    ":smile:",
-)
-
-
-def test_names_of_methods_are_text_everywhere(tmp_path, capsys, rendered):
-    comparison = make_comparison(simulated(tuple(range(len(EVIL))), 10), EVIL)
-    document = compose(findings(comparison))
-    write_document(document, tmp_path)
-    for text in (tmp_path.joinpath("report.html").read_text(), to_markdown(document, "figures")):
-        assert "<img src=x" not in text
-    assert "](javascript" not in to_markdown(document, "figures")
+def test_names_of_methods_are_text_in_a_terminal(capsys):
+    names = (r"$\frac{$", "[/red]", "[bold]x[/]", ":smile:")
+    comparison = make_comparison(simulated(tuple(range(len(names))), 10), names)
     print_comparison(comparison, load("nav2d", "quick", ["compare.num_resamples=100"]))
     shown = "".join(capsys.readouterr().out.split())
-    assert "[/red]" in shown
-    assert ":smile:" in shown
-    text = to_markdown(Document("t", "s", [Command("echo ```\n<script>")]), ".")
-    assert "````\necho ```\n<script>\n````" in text  # a fence in a command does not end the block
+    assert all(name in shown for name in names)
 
 
 @pytest.mark.parametrize("label", ["two\nlines", "\x1b[2J", 3, "x" * 1000])
 def test_labels_that_are_not_a_line_of_text_are_refused(label):
     comparison = make_comparison(simulated((0.0,), 4), ("fixed",))
     record = comparison.methods[0]._replace(label=label)
-    with pytest.raises(InputError, match="methods: label is"):
+    with pytest.raises(InputError, match="label is"):
         type(comparison)(**(vars(comparison) | {"methods": (record,)}))
 
 
@@ -110,26 +84,23 @@ def test_only_fields_are_options_of_an_environment(tmp_path, option):
     assert not (tmp_path / "run").exists()
 
 
-def test_only_plain_files_are_read(tmp_path):
+def test_only_plain_files_of_sensible_names_are_read(tmp_path):
     for name in ("tasks.csv", "own.toml", "config.json"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "device.toml").symlink_to("/dev/zero")
+    (tmp_path / "place").mkdir()
     with pytest.raises(InputError, match="it is not a plain file"):
         load_tasks(tmp_path / "tasks.csv", ContextSpace(("x",), (0.0,), (1.0,)))
-    for words in (
-        ["run", tmp_path / "own.toml"],
-        ["config", tmp_path / "device.toml"],
-        ["fit", tmp_path],
-        ["inspect", tmp_path],
-    ):
-        assert "it is not a plain file" in refused(invoke(*words))
-
-
-@pytest.mark.parametrize("name", ["a" * 300, "b/" * 3000])
-def test_names_that_are_too_long(tmp_path, name):
-    for words in (["inspect", name], ["collect", "nav2d", "--out", tmp_path / name], ["run", f"{name}.toml"]):
-        assert "File name too long" in refused(invoke(*words))
-    assert list(tmp_path.iterdir()) == []
+    for words in (("run", "own.toml"), ("config", "device.toml"), ("fit", ""), ("inspect", "")):
+        assert "it is not a plain file" in refused(invoke(words[0], tmp_path / words[1]))
+    for name in ("a" * 300, "b/" * 3000):
+        for words in (
+            ["inspect", name],
+            ["collect", "nav2d", "--out", tmp_path / "place" / name],
+            ["run", f"{name}.toml"],
+        ):
+            assert "File name too long" in refused(invoke(*words))
+    assert list((tmp_path / "place").iterdir()) == []
 
 
 def test_a_name_that_is_not_utf8(tmp_path):
@@ -144,9 +115,9 @@ def test_a_name_that_is_not_utf8(tmp_path):
 
 def test_an_output_that_is_full_or_closed():
     with open("/dev/full", "w") as full:
-        done = metastep("envs", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+        done = subprocess.run([*METASTEP, "--help"], text=True, check=False, stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (2, "error: The output cannot be used: No space left on device.\n")
-    shell = ["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *METASTEP, "envs"]
+    shell = ["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *METASTEP, "--help"]
     assert subprocess.run(shell, check=False).returncode == 0
 
 

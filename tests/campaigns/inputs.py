@@ -1,16 +1,12 @@
 """Random configurations and command lines: they work, or one sentence says why not, and nothing is written elsewhere.
-
-`python -m tests.campaigns.inputs configurations|commands NUMBER SEED FOLDER` prints the outcomes as JSON.
+The WORK is configurations or commands.
 """
 
-import json
 import os
 import random
 import shutil
 import signal
-import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +19,7 @@ from metastep.cli import app
 from metastep.experiments.budget import budget_of
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.run import Run, run, start_run
-from tests.campaigns.kills import SETTINGS, digests
+from tests.campaigns import SETTINGS, Tally, digests, main
 
 
 def _split(text: str, at: str | None = None) -> list[str]:
@@ -87,39 +83,37 @@ def setting(generator: random.Random) -> str:
 
 
 def configurations(number: int, seed: int, sandbox: Path, runs: float = 0.1) -> dict[str, Any]:
-    generator, counts = random.Random(seed), Counter[str]()
-    failures: list[str] = []
-    out = sandbox / "out"
+    generator, tally, out = random.Random(seed), Tally(), sandbox / "out"
     for _ in range(number):
         preset = generator.choice(list_presets())
         settings = [setting(generator) for _ in range(generator.randint(1, 3))]
         if generator.random() < 0.5:
             preset, settings = "nav2d", [*SETTINGS, *settings]
-        outcome = "refused"
+        outcome, problem = "refused", ""
         try:
             with limited():
                 folder = start_run(preset, None, out, command="", overrides=settings)
                 outcome = "accepted"
                 written = [path.name for path in out.rglob("*")]
                 if written != ["config.json"] or Run.open(out).config != folder.config:
-                    failures.append(f"{settings}: wrote {written}")
+                    problem = f"wrote {written}"
                 if generator.random() < runs and budget_of(folder).steps < 2e6:
                     outcome = "stopped with a sentence"
                     folder.run_all()
                     outcome = "run to the end"
         except InputError as error:
             if "\n" in str(error) or str(error)[-1] not in ".?":
-                failures.append(f"{settings}: {error}")
+                problem = str(error)
             if outcome == "refused" and out.exists():
-                failures.append(f"{settings}: refused, but there is a folder")
+                problem = "refused, but there is a folder"
         except (Hang, Exception) as error:
             outcome = "hang" if isinstance(error, Hang) else "traceback"
-            failures.append(f"{settings}: {outcome} {traceback.format_exc()[-600:]}")
-        counts[outcome] += 1
-        print(dict(counts), file=sys.stderr, flush=True)
+            problem = f"{outcome} {traceback.format_exc()[-600:]}"
+        if problem:
+            tally.failures.append(f"{settings}: {problem}")
+        tally.add(outcome)
         shutil.rmtree(out, ignore_errors=True)
-    unexpected = sorted(path.name for path in sandbox.iterdir())
-    return {"outcomes": dict(counts), "failures": failures[:20], "unexpected": unexpected}
+    return tally.found(unexpected=sorted(path.name for path in sandbox.iterdir()))
 
 
 def inputs(folder: Path) -> Path:
@@ -151,35 +145,30 @@ def untouched(given: Path) -> dict[str, str]:
 
 
 def commands(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
-    generator, counts = random.Random(seed), Counter[str]()
-    given = inputs(sandbox / "inputs")
+    generator, tally, given = random.Random(seed), Tally(), inputs(sandbox / "inputs")
     plain = untouched(given)
     (sandbox / "cwd").mkdir()
     os.chdir(sandbox / "cwd")
-    failures: list[str] = []
     for _ in range(number):
-        words = command_line(generator, given)
-        with limited():
-            try:
+        words, problem = command_line(generator, given), ""
+        try:
+            with limited():
                 result = CliRunner().invoke(app, words)
-                outcome = {0: "done", 2: "refused"}.get(result.exit_code, f"code {result.exit_code}")
-                if result.exception is not None and not isinstance(result.exception, SystemExit):
-                    outcome = "traceback"
-                    failures.append(f"{words}: {''.join(traceback.format_exception(result.exception))[-600:]}")
-                elif "Traceback" in result.output:
-                    failures.append(f"{words}: {result.output[-300:]}")
-            except Hang:
-                outcome = "hang"
-                failures.append(f"{words} hangs")
-        counts[outcome] += 1
-        print(dict(counts), file=sys.stderr, flush=True)
+            outcome = {0: "done", 2: "refused"}.get(result.exit_code, f"code {result.exit_code}")
+            if result.exception is not None and not isinstance(result.exception, SystemExit):
+                outcome, problem = "traceback", "".join(traceback.format_exception(result.exception))[-600:]
+            elif "Traceback" in result.output:
+                problem = result.output[-300:]
+        except Hang:
+            outcome = problem = "hang"
         if outcome == "done" and untouched(given) != plain:
-            failures.append(f"{words}: changed what it was given")
-            plain = untouched(given)
+            problem, plain = "changed what it was given", untouched(given)
+        if problem:
+            tally.failures.append(f"{words}: {problem}")
+        tally.add(outcome)
     if untouched(given) != plain:
-        failures.append("something that was refused changed what it was given")
-    unexpected = sorted(path.name for path in sandbox.iterdir())
-    return {"outcomes": dict(counts), "failures": failures[:20], "unexpected": unexpected}
+        tally.failures.append("something that was refused changed what it was given")
+    return tally.found(unexpected=sorted(path.name for path in sandbox.iterdir()))
 
 
 def command_line(generator: random.Random, given: Path) -> list[str]:
@@ -215,6 +204,9 @@ def command_line(generator: random.Random, given: Path) -> list[str]:
     return words
 
 
+def campaign(which: str, number: int, seed: int, sandbox: Path) -> dict[str, Any]:
+    return {"configurations": configurations, "commands": commands}[which](number, seed, sandbox)
+
+
 if __name__ == "__main__":
-    campaigns = {"configurations": configurations, "commands": commands}
-    print(json.dumps(campaigns[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])), indent=1))
+    main(campaign)

@@ -3,16 +3,11 @@
 An undisturbed command shows how long its stages take, how often each of them changes the disk, and leaves a copy of the folder at
 the beginning of each. Then one to six stages are drawn; a copy of the folder at the first of them is worked on and killed there,
 resumed and killed in the next, and at last resumed to its end, where it must hold the same bytes as the undisturbed one.
-
-`python -m tests.campaigns.kills WORK NUMBER SEED FOLDER` prints the outcomes as JSON; WORK is one of `WORKS`.
 """
 
 import errno
-import hashlib
-import json
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -37,14 +32,11 @@ from metastep.experiments.run import run as run_experiment
 from metastep.fqi import load_model, recorded_model
 from metastep.mdp import collection
 from tests import drafts
+from tests.campaigns import SETTINGS, Tally, digests, main, restore
 from tests.disk import watch
 from tests.processes import CHILDREN
 from tests.search.test_stage import TINY
 
-_TINY = """collect.num_meta_episodes=32 rollout.num_episodes=4 rollout.block_size=8 meta.num_updates=2 fqi.iterations=2
-    fqi.regressor.trees=3 fqi.num_stepsizes=11 selection.num_tasks=4 compare.num_tasks=6 compare.num_updates=2
-    compare.num_tuning_tasks=2 compare.num_resamples=100 compare.methods=["metafqi","fixed","adam"]"""
-SETTINGS = _TINY.split()
 FAULTS = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}  # of all calls after the first that has it
 SAID = "stderr.txt"  # beside the folder
 
@@ -128,10 +120,8 @@ class Stage(NamedTuple):
     folder: Path
 
     @property
-    def kind(self) -> str:
-        return (
-            self.name.removeprefix("nav2d: ").removeprefix("update ").partition(" ")[0]
-        )  # without a run, model or method
+    def kind(self) -> str:  # without a run, model or method
+        return self.name.removeprefix("nav2d: ").removeprefix("update ").partition(" ")[0]
 
 
 def words(folder: Path, verb: str = "run", *more: str) -> list[str]:
@@ -139,8 +129,8 @@ def words(folder: Path, verb: str = "run", *more: str) -> list[str]:
     return [verb, "nav2d", "--out", str(folder), "--device", "cpu", *overrides]
 
 
-def checked(folder: Path) -> list[Any]:
-    return [finding for finding in check_folder(folder) if finding.problem]
+def checked(folder: Path, check: Callable[[Path], Any] = check_folder) -> list[Any]:
+    return [finding for finding in check(folder) if finding.problem]
 
 
 def trained(folder: Path) -> Run:
@@ -149,13 +139,9 @@ def trained(folder: Path) -> Run:
     return Run.open(out) if out.exists() else run_experiment("nav2d", out, overrides=SETTINGS)
 
 
-def published(folder: Path, *more: str) -> list[str]:
-    return ["publish", str(folder.with_name("input")), "--name", "m", "--out", str(folder), "--device", "cpu", *more]
-
-
-def publish_older(folder: Path) -> None:
-    """Leave a pair of a smaller model."""
-    publishing.publish([trained(folder)], "m", folder, trees=1)
+def using(verb: str, *more: str) -> Callable[[Path], list[str]]:
+    """Return the command that takes the run beside the folder and writes to it."""
+    return lambda folder: [verb, str(folder.with_name("input")), "--out", str(folder), "--device", "cpu", *more]
 
 
 def pair(folder: Path) -> str:
@@ -197,11 +183,7 @@ def reproduce(folder: Path) -> None:
 def reproduction(folder: Path) -> list[Any]:
     from paper.runner import check_reproduction
 
-    return [finding for finding in check_reproduction(folder) if finding.problem]
-
-
-def learned(folder: Path) -> list[str]:
-    return ["learn", str(folder.with_name("input")), "--out", str(folder), "--updates", "5", "--device", "cpu"]
+    return checked(folder, check_reproduction)
 
 
 def searched(folder: Path) -> list[str]:
@@ -213,14 +195,17 @@ def write_search(folder: Path) -> None:
 
 
 _ROUNDS = "collect.rounds=3", "collect.num_meta_episodes=16"
+_PAIR: dict[str, Any] = {"announced": announce_pair, "state": pair}
 WORKS = {
     "run": Work(words, checked),
     "rounds": Work(lambda folder: words(folder, "collect", *_ROUNDS), checked, announced=announce_rounds),
     "search": Work(searched, checked, write_search),
-    "learn": Work(learned, inputs=trained, announced=announce_learning),
-    "publish": Work(published, inputs=trained, announced=announce_pair, state=pair, refuses_twice=True),
-    "replace": Work(
-        lambda folder: published(folder, "--force"), inputs=publish_older, announced=announce_pair, state=pair
+    "learn": Work(using("learn", "--updates", "5"), inputs=trained, announced=announce_learning),
+    "publish": Work(using("publish", "--name", "m"), inputs=trained, refuses_twice=True, **_PAIR),
+    "replace": Work(  # a pair of a smaller model
+        using("publish", "--name", "m", "--force"),
+        inputs=lambda folder: publishing.publish([trained(folder)], "m", folder, trees=1),
+        **_PAIR,
     ),
     "reproduce": Work(lambda _: ["reproduce"], reproduction),
 }
@@ -251,30 +236,45 @@ def run(
     return process.exitcode, stage
 
 
-def undisturbed(work: str, folder: Path, copies: Path) -> list[Stage]:
-    """Return the stages of an undisturbed command, which runs twice: the first time compiles."""
-    stages, since = list[Stage](), 0.0
-    restore(folder, copies / "0")
-    assert run(work, folder) == (0, "end")
-    restore(copies / "0", folder)
+class Rehearsed:
+    """A command that ran undisturbed: its stages and what it left. If `warm` it ran before, since the first time compiles."""
 
-    def began(name: str, calls: int, _: object) -> None:
-        nonlocal since
-        if stages:
-            stages[-1] = stages[-1]._replace(seconds=time.monotonic() - since, calls=calls)
-            restore(folder, copies / str(len(stages)))
-        stages.append(Stage(name, 0.0, 0, copies / str(len(stages))))
-        since = time.monotonic()
+    def __init__(self, which: str, sandbox: Path, *, warm: bool = True) -> None:
+        self.which, self.work, self.tally = which, WORKS[which], Tally()
+        self.folder, copies = sandbox / "work", sandbox / "copies"  # always the same, since reports name it
+        self.said, self.stages = self.folder.with_name(SAID), list[Stage]()
+        self.work.inputs(self.folder)
+        restore(self.folder, copies / "0")
+        if warm:
+            assert run(which, self.folder) == (0, "end")
+            restore(copies / "0", self.folder)
+        since = 0.0
 
-    assert run(work, folder, began) == (0, "end")
-    return stages[:-1]
+        def began(name: str, calls: int, _: object) -> None:
+            nonlocal since
+            if self.stages:
+                self.stages[-1] = self.stages[-1]._replace(seconds=time.monotonic() - since, calls=calls)
+                restore(self.folder, copies / str(len(self.stages)))
+            self.stages.append(Stage(name, 0.0, 0, copies / str(len(self.stages))))
+            since = time.monotonic()
 
+        assert run(which, self.folder, began) == (0, "end")
+        self.stages.pop()
+        self.reference = digests(self.folder)
 
-def restore(source: Path, target: Path) -> None:
-    """Make a folder a copy of another, which need not exist."""
-    shutil.rmtree(target, ignore_errors=True)
-    if source.exists():
-        shutil.copytree(source, target)
+    def is_complete(self) -> bool:
+        return self.work.refuses_twice and digests(self.folder, hidden=False) == self.reference
+
+    def finish(self, history: object) -> None:
+        """Run to the end, and compare with what an undisturbed command left."""
+        expected = 2 if self.is_complete() else 0
+        code, _ = run(self.which, self.folder)
+        found, wanted = digests(self.folder, hidden=not expected), self.reference
+        if code != expected or found != wanted:
+            names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+            self.tally.failures.append(f"{history}: code {code}, other bytes in {names}")
+        if problems := self.work.problems(self.folder):
+            self.tally.failures.append(f"{history}: check finds {problems}")
 
 
 def kill(work: str, folder: Path, stage: Stage, generator: random.Random) -> tuple[int | None, str]:
@@ -296,53 +296,30 @@ def kill(work: str, folder: Path, stage: Stage, generator: random.Random) -> tup
             timer.cancel()
 
 
-def digests(folder: Path, *, hidden: bool = True) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "times.json")
-    files = [path for path in files if hidden or path.name[0] != "."]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 def campaign(which: str, number: int, seed: int, sandbox: Path) -> dict[str, Any]:
-    generator, work = random.Random(seed), WORKS[which]
-    folder = sandbox / "work"  # always the same, since reports name it
-    work.inputs(folder)
-    stages = undisturbed(which, folder, sandbox / "copies")
-    reference, kinds = digests(folder), sorted({stage.kind for stage in stages})
-    killed, states, compared, failures = Counter[str](), Counter[str](), 0, list[str]()
-
-    def is_complete() -> bool:
-        return work.refuses_twice and digests(folder, hidden=False) == reference
-
-    while killed.total() < number:
-        drawn = [generator.choice(kinds) for _ in range(min(generator.randint(1, 6), number - killed.total()))]
+    generator, rehearsed = random.Random(seed), Rehearsed(which, sandbox, warm=number > 1)
+    stages, folder, tally = rehearsed.stages, rehearsed.folder, rehearsed.tally
+    kinds, states, compared = sorted({stage.kind for stage in stages}), Counter[str](), 0
+    while tally.counts.total() < number:
+        drawn = [generator.choice(kinds) for _ in range(min(generator.randint(1, 6), number - tally.counts.total()))]
         aims = sorted(generator.choice([i for i, stage in enumerate(stages) if stage.kind == kind]) for kind in drawn)
         restore(stages[aims[0]].folder, folder)
         history = [f"from {stages[aims[0]].name}"]
         for aim in aims:
             code, name = kill(which, folder, stages[aim], generator)
-            state = work.state(folder)
+            state = rehearsed.work.state(folder)
             states[state] += 1
             history.append(f"{code} in {name} {state}")
             if code == -signal.SIGKILL:
-                killed[next((stage.kind for stage in stages if stage.name == name), name)] += 1
-            elif code and not is_complete():
-                failures.append(f"{history}: stopped")
+                tally.add(next((stage.kind for stage in stages if stage.name == name), name))
+            elif code and not rehearsed.is_complete():
+                tally.failures.append(f"{history}: stopped")
             if state != state.lower():
-                failures.append(f"{history}: half a publication")
-        expected = 2 if is_complete() else 0
-        code, _ = run(which, folder)
+                tally.failures.append(f"{history}: half a publication")
+        rehearsed.finish(history)
         compared += 1
-        found = digests(folder, hidden=not expected)
-        if code != expected or found != reference:
-            names = sorted(name for name in found.keys() | reference.keys() if found.get(name) != reference.get(name))
-            failures.append(f"{history}: code {code}, other bytes in {names}")
-        if problems := work.problems(folder):
-            failures.append(f"{history}: check finds {problems}")
-        print(f"{dict(killed)} killed, {compared} compared, {len(failures)} failed", file=sys.stderr, flush=True)
-    counts = {"kills": killed.total(), "outcomes": dict(killed), "runs compared": compared}
-    return counts | ({"states": dict(states)} if work.state(folder) else {}) | {"failures": failures[:20]}
+    return tally.found(kills=tally.counts.total(), states=dict(states), compared=compared)
 
 
 if __name__ == "__main__":
-    os.umask(0o022)
-    print(json.dumps(campaign(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))))
+    main(campaign)

@@ -1,16 +1,13 @@
 """Mutate every kind of file: it is refused with one sentence or read unchanged; never other numbers, never a traceback.
 
 Content is also changed and given a valid checksum, as on purpose; then there may be other numbers, but no traceback.
-`python -m tests.campaigns.mutations NUMBER SEED FOLDER` prints the outcomes as JSON.
 """
 
 import dataclasses
 import json
 import random
 import re
-import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ import numpy as np
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.storage import decode, encode
 from metastep.evaluation import load
 from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import build_mdp
@@ -29,7 +25,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.loop import Parts, grow
-from tests.campaigns.kills import SETTINGS
+from tests.campaigns import SETTINGS, Tally, main
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]]]
 
@@ -129,15 +125,17 @@ def _changed(value: Any, generator: random.Random) -> Any:
     return generator.choice(JUNK)
 
 
-def resealed(content: bytes, generator: random.Random) -> bytes:
-    """A file that says something else, with its checksum right."""
-    if content[:1] == b"{":
-        found = _changed({k: v for k, v in json.loads(content).items() if k != "checksum"}, generator)
-        return storage.canonical_json(storage.sealed(found) if isinstance(found, dict) else found)
-    found = decode(content, verify=False)
-    arrays, metadata = dict(found.arrays), found.metadata
+def reseal(path: Path, generator: random.Random) -> None:
+    """Make a file say something else, with its checksum right."""
+    if path.read_bytes()[:1] == b"{":
+        found = _changed({k: v for k, v in json.loads(path.read_bytes()).items() if k != "checksum"}, generator)
+        storage.write_json(path, storage.sealed(found) if isinstance(found, dict) else found)
+        return
+    arrays, metadata = storage.read_tensors(path, verify=False)
     if generator.random() < 0.5:
-        return encode(arrays, changed if isinstance(changed := _changed(metadata, generator), dict) else {})
+        changed = _changed(metadata, generator)
+        storage.write_tensors(path, arrays, changed if isinstance(changed, dict) else {})
+        return
     name = generator.choice(sorted(arrays))
     array = arrays.pop(name)
     replaced = {
@@ -154,19 +152,18 @@ def resealed(content: bytes, generator: random.Random) -> bytes:
     kind = generator.choice([*replaced, "gone", "renamed"])
     with np.errstate(all="ignore"):
         arrays |= {"renamed": array} if kind == "renamed" else {} if kind == "gone" else {name: replaced[kind]()}
-    return encode(arrays, metadata)
+    storage.write_tensors(path, arrays, metadata)
 
 
 def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
-    generator = random.Random(seed)
-    found = subjects(sandbox)
-    counts: dict[str, Counter[str]] = {name: Counter() for name in found}
-    failures: list[str] = []
+    generator, tally, found = random.Random(seed), Tally(), subjects(sandbox)
     for index in range(number):
         name = list(found)[index % len(found)]
         subject, is_meant = found[name], index // len(found) % 4 == 3
-        content = (resealed if is_meant else mutated)(subject.content, generator)
-        subject.path.write_bytes(content)
+        if is_meant:
+            reseal(subject.path, generator)
+        else:
+            subject.path.write_bytes(mutated(subject.content, generator))
         try:
             value = _tree(subject.read(subject.path))
             outcome = "same" if value == subject.value else "resealed" if is_meant else "other numbers"
@@ -175,20 +172,16 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
             if is_meant and name == "model":
                 inspect_path(subject.path)
         except InputError as error:
-            outcome = "refused"
-            if "\n" in str(error):
-                failures.append(f"{name}: {error}")
+            outcome = "refused" if "\n" not in str(error) else f"refused in several lines, {error}"
         except Exception:
             outcome = "traceback"
-            failures.append(f"{name}: {traceback.format_exc()[-600:]}")
-        if outcome == "other numbers":
-            failures.append(f"{name}: mutation {index} was accepted")
-        counts[name][outcome] += 1
+            tally.failures.append(f"{name}: {traceback.format_exc()[-600:]}")
+        if outcome.startswith(("other numbers", "refused in")):
+            tally.failures.append(f"{name}: mutation {index}: {outcome}")
+        tally.add(f"{name}: {outcome}")
         subject.path.write_bytes(subject.content)
-    total: Counter[str] = sum(counts.values(), Counter())
-    by_file = {name: dict(count) for name, count in counts.items()}
-    return {"outcomes": dict(total), "by file": by_file, "failures": failures[:20]}
+    return tally.found()
 
 
 if __name__ == "__main__":
-    print(json.dumps(campaign(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])), indent=1))
+    main(campaign)

@@ -1,15 +1,10 @@
-"""Hostile calls, records and states of steppers: a proposal within its ranges or one sentence, nothing else.
-
-`python -m tests.campaigns.steppers NUMBER SEED FOLDER` prints the outcomes as JSON.
-"""
+"""Hostile calls, records and states of steppers: a proposal within its ranges or one sentence, nothing else."""
 
 import copy
 import json
 import random
-import sys
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,69 +21,19 @@ from metastep.fqi import Model, Proposal
 from metastep.integrations.optax import learned_rate
 from metastep.integrations.pytorch import LearnedLR
 from metastep.integrations.stable_baselines3 import LearnedRate
+from tests.campaigns import Tally, main
 from tests.steppers import TRAINING, clip_model, diagnostics, tiny_model, whole_model
 
 NUMBERS: list[Any] = [0, -1, 1, 2.5, 1e-46, 1e30, 1e38, 1e39, 1e300, -1e300, 2**31, 2**64, 10**400, 10**5000]
-NUMBERS += [
-    float("nan"),
-    float("inf"),
-    -float("inf"),
-    np.float16(7),
-    np.float64(1e300),
-    np.int8(3),
-    np.uint64(2**64 - 1),
-]
-WRONG: list[Any] = [
-    None,
-    True,
-    "",
-    "1.0",
-    "much",
-    b"x",
-    1j,
-    object(),
-    [],
-    {},
-    (),
-    [[]],
-    [1, [2, 3]],
-    [[1, [2]], [3]],
-    set(),
-    len,
-]
-WRONG += [
-    {"a": 1},
-    [None],
-    np.bool_(True),
-    np.array([]),
-    np.ones((2, 0)),
-    np.array([1, None]),
-    np.array(["a"]),
-    np.ones(3) * 1j,
-]
-WRONG += [
-    np.array([np.datetime64(0, "s")]),
-    np.ones(2, [("a", "f4")]),
-    np.ma.masked,
-    np.ones(7),
-    np.ones((2, 4)),
-    range(8),
-]
-WRONG += [jnp.ones(3), jnp.bool_(True), jnp.complex64(1), jnp.bfloat16(2), jax.random.key(0), lambda: 1]
-WRONG += [
-    torch.ones(3, device="meta"),
-    torch.tensor(1j),
-    torch.tensor(True),
-    torch.ones(0),
-    torch.ones(8, requires_grad=True),
-]
-WRONG += [
-    torch.ones(2).to_sparse(),
-    torch.ones((), dtype=torch.bfloat16),
-    [torch.ones(2), torch.ones(())],
-    Path("x"),
-    Ellipsis,
-]
+NUMBERS += [float("nan"), float("inf"), -float("inf"), np.float16(7), np.float64(1e300), np.int8(3)]
+NUMBERS += [np.uint64(2**64 - 1)]
+WRONG: list[Any] = [None, True, "", "1.0", "much", b"x", 1j, object(), [], {}, (), [[]], [1, [2, 3]], set(), len]
+WRONG += [[[1, [2]], [3]], {"a": 1}, [None], range(8), Path("x"), Ellipsis, lambda: 1]
+WRONG += [np.bool_(True), np.array([]), np.ones((2, 0)), np.array([1, None]), np.array(["a"]), np.ones(3) * 1j]
+WRONG += [np.array([np.datetime64(0, "s")]), np.ones(2, [("a", "f4")]), np.ma.masked, np.ones(7), np.ones((2, 4))]
+WRONG += [jnp.ones(3), jnp.bool_(True), jnp.complex64(1), jnp.bfloat16(2), jax.random.key(0)]
+WRONG += [torch.ones(3, device="meta"), torch.tensor(1j), torch.tensor(True), torch.ones(0), torch.ones(2).to_sparse()]
+WRONG += [torch.ones(8, requires_grad=True), torch.ones((), dtype=torch.bfloat16), [torch.ones(2), torch.ones(())]]
 TEXTS = ["AAAA", "?", "west", "clip 0.1", "clip 7", "AACAfw==", "x" * 1000]
 loop: list[Any] = []
 loop.append(loop)
@@ -180,14 +125,10 @@ def pytorch(draw: random.Random, model: Model) -> None:
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": [each], "lr": 0.1} for each in parameters], lr=0.1)
     scheduler, (low, high) = LearnedLR(optimizer, model, 9), model.record.bounds()["stepsize"]
-    numbers = {
-        name: each for name, each in given(draw, model, 0).items() if isinstance(name, str) and name != "parameters"
-    }
     if draw.random() < 0.6:
         scheduler.load_state_dict(damaged(draw, scheduler.state_dict()))
-    scheduler.step(
-        **(numbers if draw.random() < 0.5 else {n: v for n, v in sound(model, 0).items() if n != "parameters"})
-    )
+    numbers = given(draw, model, 0) if draw.random() < 0.5 else sound(model, 0)
+    scheduler.step(**{name: each for name, each in numbers.items() if isinstance(name, str) and name != "parameters"})
     assert np.float32(low) <= np.float32(optimizer.param_groups[0]["lr"]) <= np.float32(high)
     assert 0.0 <= optimizer.param_groups[1]["lr"] <= 1e4 * high
 
@@ -245,12 +186,11 @@ def baselines3(draw: random.Random, model: Model) -> None:
 
 
 def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
-    draw, counts = random.Random(seed), Counter[str]()
+    draw, tally = random.Random(seed), Tally()
     models: dict[str, Any] = {name: pretrained.load(name) for name in pretrained.names()}
     models |= {"tiny": tiny_model(), "clip": clip_model(), "whole": whole_model(TRAINING[:5])}
     rates = [name for name in models if name.endswith("ppo") or name in ("tiny", "ppo-classic")]
     kinds: list[Callable[[random.Random, Model], None]] = [call_stepper, restore_stepper, pytorch, baselines3, optax]
-    failures: list[str] = []
     for _ in range(number):
         # A call of optax that is not compiled takes 50 times as long as others.
         kind = draw.choices(kinds, (4, 4, 2, 2, 0.5))[0]
@@ -264,14 +204,13 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
             outcome = "refused"
             text = str(error).partition("\n---")[0]  # JAX adds a note
             if "\n" in text or not text.endswith("."):
-                failures.append(f"{kind.__name__} {model}: {text!r:.300}")
+                tally.failures.append(f"{kind.__name__} {model}: {text!r:.300}")
         except Exception as error:
             outcome = "outside of its range" if isinstance(error, AssertionError) else "traceback"
-            failures.append(f"{kind.__name__} {model}: {traceback.format_exc()[-700:]}")
-        counts[f"{kind.__name__} {outcome}"] += 1
-        counts[outcome] += 1
-    return {"outcomes": dict(sorted(counts.items())), "failures": failures[:20], "unexpected": []}
+            tally.failures.append(f"{kind.__name__} {model}: {traceback.format_exc()[-700:]}")
+        tally.add(f"{kind.__name__} {outcome}")
+    return tally.found()
 
 
 if __name__ == "__main__":
-    print(json.dumps(campaign(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])), indent=1))
+    main(campaign)

@@ -3,19 +3,15 @@
 Two runs differ in their seed, and so do two trainings of a policy that were stopped. One to three files of the first are replaced
 by those of the second, exchanged with one another or deleted; then one verb works on the folder. If it succeeds, what it prints
 and writes must be as for the untouched folder. `check` must name every file that was replaced, or a single one that was deleted.
-
-`python -m tests.campaigns.swaps NUMBER SEED FOLDER` prints the outcomes as JSON.
 """
 
-import json
-import os
 import random
 import shutil
-import sys
 import traceback
-from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from typer.testing import CliRunner
 
@@ -23,7 +19,7 @@ from metastep.cli import app
 from metastep.experiments import learn
 from metastep.experiments.run import run
 from metastep.pretrained import load
-from tests.campaigns.kills import SETTINGS, digests, restore
+from tests.campaigns import SETTINGS, Tally, digests, main, restore
 
 VERBS = ("fit", "compare", "report", "publish", "learn", "resume", "evaluate", "load", "check")
 UNSEALED = ("times.json", "command.txt")  # replaced ones are not noticed, deleted ones are
@@ -38,20 +34,16 @@ def prepare(sandbox: Path) -> dict[str, Path]:
     for seed in (0, 1):
         place = sandbox / f"{seed}"
         run("nav2d", place / "run", overrides=[*SETTINGS, f"seed={seed}"])
-        write, learn._SECONDS_BETWEEN_PARTS = learn.Parts.write, 0.0
+        write = learn.Parts.write
 
         def stop(parts: Any, block: int, growth: Any, since: int, write: Any = write) -> None:
             write(parts, block, growth, since)
             if growth.updates == 3:
                 raise Stopped
 
-        learn.Parts.write = stop  # type: ignore[method-assign]
-        try:
+        every, written = patch.object(learn, "_SECONDS_BETWEEN_PARTS", 0.0), patch.object(learn.Parts, "write", stop)
+        with suppress(Stopped), every, written:
             learn.learn(load(sandbox / "0" / "run"), "", place / "policy", seed=seed, num_updates=5)
-        except Stopped:
-            pass
-        finally:
-            learn.Parts.write = write  # type: ignore[method-assign]
         learn.learn(load(sandbox / "0" / "run"), "", place / "learned", seed=seed, num_updates=5)
         assert CliRunner().invoke(app, publishing(place / "run", place / "models")).exit_code == 0
     return {name: sandbox / "0" / name for name in ("run", "policy", "learned", "models")}
@@ -91,7 +83,7 @@ def swapped(folder: Path, other: Path, generator: random.Random) -> dict[str, st
 
 
 def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
-    generator, counts, failures = random.Random(seed), Counter[str](), list[str]()
+    generator, tally = random.Random(seed), Tally()
     first, work = prepare(sandbox), sandbox / "work"
     expected: dict[str, tuple[str, dict[str, str]]] = {}
     for index in range(number + len(VERBS)):
@@ -109,10 +101,9 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
             assert result.exit_code == 0, (verb, result.output)
             expected[verb] = output, found
             continue
-        outcome = {0: "same", 1: "named", 2: "refused"}.get(result.exit_code, "traceback")
+        outcome, problem = {0: "same", 1: "named", 2: "refused"}.get(result.exit_code, "traceback"), ""
         if result.exception is not None and not isinstance(result.exception, SystemExit):
-            failures.append(f"{verb} {done}: {''.join(traceback.format_exception(result.exception))[-600:]}")
-            outcome = "traceback"
+            outcome, problem = "traceback", "".join(traceback.format_exception(result.exception))[-600:]
         whole, changed = expected[verb][1], {f"{place}/{name}" for name in done}
         if verb == "check":
             sealed = {name for name, kind in done.items() if kind != "delete" and name not in UNSEALED}
@@ -120,19 +111,19 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
             named = {line.partition(": ")[0] for line in output.splitlines() if not line.endswith(": ok")}
             is_missed = not sealed <= named and "config.json" not in done
             if is_missed or (list(done.values()) == ["delete"] and not named):
-                failures.append(f"check {done}: names {sorted(named)}")
+                problem = f"names {sorted(named)}"
         elif outcome == "same":
             wrong = {name for name in found.keys() | whole.keys() if found.get(name) != whole.get(name)}
             wrong -= {name for name in changed if found.get(name) == before.get(name)}  # not read, not written
             if wrong or (output != expected[verb][0] and not changed & wrong):
-                failures.append(f"{verb} {done}: other bytes in {sorted(wrong)}, printed {output[-300:]}")
+                problem = f"other bytes in {sorted(wrong)}, printed {output[-300:]}"
         elif outcome == "refused" and len(result.stderr.strip().splitlines()) > 3:
-            failures.append(f"{verb} {done}: {result.stderr}")
-        counts[f"{verb}: {outcome}"] += 1
-        print(dict(counts), file=sys.stderr, flush=True)
-    return {"outcomes": dict(sorted(counts.items())), "failures": failures[:20]}
+            problem = result.stderr
+        if problem:
+            tally.failures.append(f"{verb} {done}: {problem}")
+        tally.add(f"{verb}: {outcome}")
+    return tally.found()
 
 
 if __name__ == "__main__":
-    os.umask(0o022)
-    print(json.dumps(campaign(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])), indent=1))
+    main(campaign)

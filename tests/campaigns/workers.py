@@ -2,11 +2,8 @@
 
 Random workers, at work or starting, are killed at random moments until the run ends, which must leave the bytes of a run without
 workers. Killing the command, which holds the scheduler, ends the workers, too, and the same command must resume.
-
-`python -m tests.campaigns.workers NUMBER SCHEDULERS SEED FOLDER` prints the outcomes as JSON.
 """
 
-import json
 import os
 import random
 import shutil
@@ -22,7 +19,8 @@ from typing import Any
 import psutil
 
 from metastep.experiments.checking import check_folder
-from tests.campaigns.kills import digests, words
+from tests.campaigns import Tally, digests, main
+from tests.campaigns.kills import words
 
 SECONDS = 600.0  # after which a run counts as hanging
 
@@ -87,27 +85,30 @@ def kill_scheduler(folder: Path, seconds: float) -> tuple[Counter[str], str]:
 
 
 def campaign(number: int, schedulers: int, seed: int, sandbox: Path) -> dict[str, Any]:
-    generator, began = random.Random(seed), time.monotonic()
+    generator, began, tally = random.Random(seed), time.monotonic(), Tally()
     folder = sandbox / "alone" / "run"
     error = finish(start(folder), folder)
-    failures, reference, seconds = [error] if error else [], digests(folder), time.monotonic() - began
-    killed, compared = Counter[str](), 0
-    folder = sandbox / "killed" / "run"
-    while not failures and killed.total() < number + schedulers:
+    assert not error, error
+    reference, seconds, killed, folder = (
+        digests(folder),
+        time.monotonic() - began,
+        tally.counts,
+        sandbox / "killed" / "run",
+    )
+    while not tally.failures and killed.total() < number + schedulers:
         left = number - killed.total() + killed["scheduler"]
-        kills, error = (
-            kill_workers(folder, left, generator) if left else kill_scheduler(folder, generator.uniform(0.0, seconds))
-        )
-        killed += kills
-        compared += 1
+        if left:
+            kills, error = kill_workers(folder, left, generator)
+        else:
+            kills, error = kill_scheduler(folder, generator.uniform(0.0, seconds))
         problems = [finding for finding in check_folder(folder) if finding.problem]
         if error or problems or digests(folder) != reference:
-            failures.append(f"{dict(kills)}: {error or 'other bytes'}, check finds {problems}")
-        print(f"{dict(killed)} killed, {compared} compared, {len(failures)} failed", file=sys.stderr, flush=True)
+            tally.failures.append(f"{dict(kills)}: {error or 'other bytes'}, check finds {problems}")
+        for kind in kills.elements():
+            tally.add(kind)
         shutil.rmtree(folder)
-    return {"outcomes": dict(sorted(killed.items())), "runs compared": compared, "failures": failures}
+    return tally.found()
 
 
 if __name__ == "__main__":
-    os.umask(0o022)
-    print(json.dumps(campaign(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))))
+    main(campaign)

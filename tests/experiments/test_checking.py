@@ -41,6 +41,13 @@ def flipped(path: Path) -> None:
     path.write_bytes(data)
 
 
+def reseal(path: Path, **changes: object) -> None:
+    """Change entries of a record on purpose."""
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    storage.write_json(path, storage.sealed(content | changes))
+
+
 NAMES = ["config.json", "data/manifest.json", "data/block-00001.safetensors", "model.safetensors", "report.json"]
 NAMES += ["validation.safetensors", "results/fixed.safetensors", "comparison.safetensors", "report.html"]
 NAMES += ["results.parquet", "differences.csv", "figures/learning-curves.svg"]
@@ -71,21 +78,22 @@ def test_a_command_is_the_one_of_the_report(run: Run) -> None:
     assert "is damaged or was edited" in problems(run.path)["command.txt"]
 
 
+def without_report(run: Run) -> None:
+    shutil.rmtree(run.path / "figures")
+    for name in ("report.html", "report.md", "report.json", "results.parquet", "differences.csv"):
+        (run.path / name).unlink()
+
+
 def test_a_run_that_is_written_now_is_not_damaged(run: Run) -> None:
-    run.report_file.unlink()
-    (run.path / "report.json").unlink()
-    begun = json.loads((run.data_folder / "manifest.json").read_text()) | {"blocks": None}
-    del begun["checksum"]
-    storage.write_json(run.data_folder / "manifest.json", storage.sealed(begun))
+    without_report(run)
+    reseal(run.data_folder / "manifest.json", blocks=None)
     for file in (run.model_file, run.validation_file, run.comparison_file, run.data_folder / "block-00002.safetensors"):
         file.unlink()
     shutil.rmtree(run.path / "results")
-    for listed in ("report.md", "results.parquet", "differences.csv"):
-        (run.path / listed).unlink()
-    shutil.rmtree(run.path / "figures")
     (run.data_folder / "part-00002-00001.safetensors").write_text("")
+    temporary = ".block-00002.safetensors.0123456789abcdef.tmp"
     with writing(run.path):
-        (run.data_folder / ".block-00002.safetensors.0123456789abcdef.tmp").write_text("half")
+        (run.data_folder / temporary).write_text("half")
         for place in (run.path, run.data_folder):
             result = invoke("check", place)
             assert result.exit_code == 0, result.stdout
@@ -96,22 +104,21 @@ def test_a_run_that_is_written_now_is_not_damaged(run: Run) -> None:
         assert "block-00001.safetensors" in problems(run.data_folder)
     found = problems(run.path)
     assert "2 of 3 blocks are there" in found["data/manifest.json"]
-    assert "leftover" in found["data/.block-00002.safetensors.0123456789abcdef.tmp"]
+    assert "leftover" in found[f"data/{temporary}"]
     assert "data/block-00000.safetensors" not in found
 
 
 def test_leftovers_and_foreign_files_are_named(run: Run) -> None:
-    (run.path / "notes.txt").write_text("mine")
     (run.path / "photos" / "2020").mkdir(parents=True)
     (run.path / "extra").mkdir()
-    (run.path / "results" / ".fixed.safetensors.0123456789abcdef.tmp").write_text("half")
-    (run.path / ".lock").write_text("")
-    (run.data_folder / "part-00000-00001.safetensors").write_text("")
+    temporary = "results/.fixed.safetensors.0123456789abcdef.tmp"
+    for name in ("notes.txt", temporary, ".lock", "data/part-00000-00001.safetensors"):
+        (run.path / name).write_text("")
     (run.path / "linked").symlink_to(run.path / "data")
     found = problems(run.path)
     for name in ("notes.txt", "photos/2020", "linked"):
         assert found.pop(name) == "was not written by metastep."
-    assert "leftover" in found.pop("results/.fixed.safetensors.0123456789abcdef.tmp")
+    assert "leftover" in found.pop(temporary)
     assert "leftover" in found.pop(".lock")
     assert "a block that is not complete" in found.pop("data/part-00000-00001.safetensors")
     assert found == {}
@@ -121,64 +128,53 @@ def test_leftovers_and_foreign_files_are_named(run: Run) -> None:
 
 
 def test_what_is_needed_is_missed_and_stages_to_come_are_not(run: Run) -> None:
-    shutil.copytree(run.data_folder, run.path / "spare")
-    shutil.rmtree(run.data_folder)
+    run.data_folder.rename(run.path / "spare")
     run.comparison_file.unlink()
     found = problems(run.path)
     assert found["data/manifest.json"] == found["comparison.safetensors"] == "is missing."
-    shutil.move(run.path / "spare", run.data_folder)
-    shutil.rmtree(run.path / "figures")
-    for name in ("report.html", "report.md", "report.json", "results.parquet", "differences.csv"):
-        (run.path / name).unlink()
+    (run.path / "spare").rename(run.data_folder)
+    without_report(run)
     run.result_file("adam").unlink()
     assert problems(run.path) == {}
 
 
 def test_a_report_that_lists_other_places_is_no_traceback(run: Run) -> None:
-    record = json.loads((run.path / "report.json").read_text())
-    del record["checksum"]
-    record["files"]["/etc/hostname"] = "0" * 64
-    storage.write_json(run.path / "report.json", storage.sealed(record))
+    listed = json.loads((run.path / "report.json").read_text())["files"]
+    reseal(run.path / "report.json", files=listed | {"/etc/hostname": "0" * 64})
     assert any("hostname" in name for name in problems(run.path))
     for folder in (run.path / "results", run.path / "nowhere"):
         assert "is not the folder of a run" in refused(invoke("check", folder))
 
 
-def export(folder: Path, target: Path, *more: str) -> str:
-    result = invoke("export", folder, "--parquet", target, *more)
-    if result.exit_code:
-        return refused(result)
-    assert pq.read_table(target).num_rows == 48
-    return ""
-
-
-def test_export_writes_new_plain_files_only(run: Run, tmp_path: Path) -> None:
+def test_export_writes_new_plain_files_only_and_leaves_runs_alone(run: Run, whole: Run, tmp_path: Path) -> None:
     target = tmp_path / "tuples.parquet"
+
+    def export(target: Path, *more: str) -> str:
+        result = invoke("export", run.path, "--parquet", target, *more)
+        return refused(result) if result.exit_code else ""
+
     (tmp_path / ".tuples.parquet.0123456789abcdef.tmp").write_text("half")
-    assert export(run.path, target) == ""
+    assert export(target) == ""
+    assert pq.read_table(target).num_rows == 48
     assert not (tmp_path / ".tuples.parquet.0123456789abcdef.tmp").exists()
     before = target.read_bytes()
-    assert "exists already; use another name, or --force to replace it" in export(run.path, target)
+    assert "exists already; use another name, or --force to replace it" in export(target)
     target.write_text("old")
-    assert export(run.path, target, "--force") == ""
-    assert target.read_bytes() == before
+    assert export(target, "--force") == ""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(target)
-    for name in ("pipe", "link", "", "/dev/null"):
-        assert "something that is not a plain file" in export(run.path, tmp_path / name, "--force")
-    assert target.read_bytes() == before
-    assert "there is no folder" in export(run.path, tmp_path / "nowhere" / "tuples.parquet")
-
-
-def test_export_leaves_runs_alone(run: Run, whole: Run, tmp_path: Path) -> None:
     (tmp_path / "in").symlink_to(run.path)
-    for target in (
+    for name in ("pipe", "link", "", "/dev/null"):
+        assert "something that is not a plain file" in export(tmp_path / name, "--force")
+    for inside in (
         whole.model_file,
         run.path / "new.parquet",
         run.data_folder / "new",
         tmp_path / "in" / "new.parquet",
     ):
-        assert "belongs to metastep; write it somewhere else" in export(run.path, target, "--force")
+        assert "belongs to metastep; write it somewhere else" in export(inside, "--force")
+    assert "there is no folder" in export(tmp_path / "nowhere" / "tuples.parquet")
+    assert target.read_bytes() == before
     assert problems(run.path) == {}
 
 

@@ -67,10 +67,7 @@ def done(tmp_path_factory) -> Run:
             "models.metastep.meta.stepsize_low=0.0",
             r"models\.metastep\.meta\.stepsize_low: 0.0 must be positive on a di",
         ),
-        (
-            "compare.methods.metastep.model=other",
-            r"compare\.methods\.metastep\.model: 'other' must be a table of models",
-        ),
+        ("compare.methods.metastep.model=other", r"models: .other. is not one of this experiment.s, metastep"),
         (
             "compare.methods.fixed.stepsize_scale=log",
             r"compare\.methods\.fixed: meta\.stepsize_low: 0.0 must be positive",

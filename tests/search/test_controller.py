@@ -43,7 +43,7 @@ def test_proposals_are_those_of_the_formula() -> None:
         x = np.concatenate([np.asarray(found[name], np.float64) for name in SEEN], axis=1)
         z = np.clip((x - form.mean) / form.spread, -3.0, 3.0)
         hump = np.array([np.interp(update / mdp.budget, [0.0, 0.5, 1.0], curve) for curve in curves.T])
-        layer = np.tanh(np.concatenate([z, np.ones((BLOCK, 1))], axis=1) @ hidden) @ output
+        layer = np.tanh(np.concatenate([z, np.ones((BLOCK, 1))], axis=1) @ hidden / 2.0) @ output / 2.0
         u = expit(logit(np.array(form.base)) + hump + layer)
         wanted = np.stack([1e-4 * 1e3 ** u[:, 0], 0.05 + 0.45 * u[:, 1]], axis=1)
         np.testing.assert_allclose(ran.history.hyperparameters[update], wanted, rtol=2e-5)

@@ -1,6 +1,7 @@
 """The search itself: it finds a known optimum, compares like with like, and goes on where it was stopped."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,17 +15,21 @@ from metastep.mdp.runs import BlockRun, Ran
 from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import Range, space_for
 from metastep.search.evolution import (
+    NUMBERS,
     Course,
+    Files,
     Search,
+    Start,
     advantage,
     base_point,
     course_arrays,
     course_from,
+    first_weights,
     network_of,
     num_blocks,
     searching,
 )
-from metastep.search.network import Network
+from metastep.search.network import LEVELS, Network
 from tests.controllers.problems import make_training_mdp
 
 RULE = PPO(epochs=2, minibatch_size=8)
@@ -60,50 +65,82 @@ def play(plan: Any, evaluate: Evaluate = distance) -> tuple[Course, list[list[Bl
         return end.value, asked
 
 
-def plan_of(search: Search, network: Network = CONSTANT, **options: Any) -> Any:
-    return searching(network, [MDP], search, seed=1, num_validation=8, **options)
+def plan_of(search: dict[str, Any], **options: Any) -> Any:
+    """Plan the search of constants alone."""
+    alone = Search(levels=("constant",), block_size=8, **search)
+    start = Start(CONSTANT, first_weights(CONSTANT, 1))
+    return searching([MDP], alone, start, seed=1, num_validation=8, files=Files(**options))
 
 
 @pytest.mark.parametrize("strategy", ["open-es", "pgpe", "cma-es", "snes"])
 def test_every_strategy_finds_the_best_point_although_tasks_differ_more(strategy):
-    search = Search(strategy=strategy, generations=30, pairs=16, rate=0.3, validate_every=10, block_size=16)
+    search = {"strategy": strategy, "generations": 30, "pairs": 16, "rate": 0.3, "validate_every": 10}
     course, asked = play(plan_of(search))
     units = CONSTANT(CONSTANT.split(course.best), np.zeros((1, 0), np.float32), np)
     np.testing.assert_allclose(np.ravel(units), GOAL, atol=0.06)
     assert [generation for generation, _ in course.scores] == [0, 10, 20, 30]
     assert course.scores[-1][1] > course.scores[0][1]
-    assert sum(map(len, asked)) == num_blocks(search, [MDP], 8)
-    assert course.steps == sum(3.0 * (b.num_updates + 1) * (b.num_valid or 0) for blocks in asked for b in blocks)
+    assert sum(map(len, asked)) == num_blocks(
+        Search(levels=("constant",), block_size=8, **search), [MDP], 8, "constant"
+    )
+    assert course.steps == sum(3.0 * (b.num_updates + 1) * len(b.start.theta) for blocks in asked for b in blocks)
 
 
 def test_pairs_share_everything_but_the_sign_and_generations_draw_new_tasks():
-    _, asked = play(plan_of(Search(generations=2, pairs=12, validate_every=9, block_size=8)))
+    _, asked = play(plan_of({"generations": 2, "pairs": 12, "validate_every": 9}))
     validation, first, second, _ = asked
     assert {block.start.stream for block in validation} == {Stream.VALIDATION}
-    assert [block.num_valid for block in first] == [8, 4, 8, 4]
-    for plus, minus in zip(first[:2], first[2:], strict=True):
-        assert (plus.start.block, plus.start.stream) == (minus.start.block, Stream.TRAIN)
-        np.testing.assert_array_equal(plus.start.context, minus.start.context)
-        np.testing.assert_array_equal(plus.start.theta, minus.start.theta)
-        up, down = (np.asarray(block.controller.weights)[: block.num_valid] for block in (plus, minus))
+    assert {(block.mdp.sampler.twins, len(block.start.theta)) for block in first} == {(2, 16)}
+    for block, valid in zip(first, (8, 4), strict=True):
+        halves = [np.split(array, 2) for array in (block.start.context, block.start.theta)]
+        for one, other in halves:
+            np.testing.assert_array_equal(one, other)
+        up, down = (half[:valid] for half in np.split(np.asarray(block.controller.weights), 2))
         np.testing.assert_allclose(up + down, 0.0, atol=1e-6)  # the mean is still 0
         assert np.abs(up).min() > 0.0
     assert not {block.start.block for block in first} & {block.start.block for block in second}
 
 
+def test_twins_with_the_same_hyperparameters_learn_the_same():
+    tasks = MDP.tasks(3, Stream.TRAIN, 0)
+    twice = replace(MDP, sampler=replace(MDP.sampler, twins=2), block_size=2 * MDP.block_size)
+    pair = tasks._replace(context=np.tile(tasks.context, (2, 1)), theta=np.tile(tasks.theta, (2, 1)))
+    values = np.tile(np.float32([[1e-2, 0.2]]), (len(pair.theta), 1))
+    after = twice.advance(twice.begin(pair), values)
+    one, other = np.split(np.asarray(after.theta), 2)
+    np.testing.assert_array_equal(one, other)
+    alone = MDP.advance(MDP.begin(tasks), values[: len(tasks.theta)])
+    np.testing.assert_allclose(one, alone.theta, rtol=1e-5, atol=1e-6)
+
+
+def test_levels_share_the_generations_and_begin_from_the_simpler_one():
+    search = Search(generations=10, pairs=8, block_size=8)
+    assert [search.of_level(level)[0].generations for level in LEVELS] == [10, 7, 4]
+    assert [search.of_level(level)[1] for level in LEVELS] == [3, 3, 4]
+    weights, curve = np.float32([0.5, -1.0]), Network(("budget",), (0.5,), (0.3,), CONSTANT.base, 5)
+    first = first_weights(curve, 1, Start(CONSTANT, weights))
+    np.testing.assert_array_equal(curve.split(first).curves, np.tile(weights, (5, 1)))
+    wide = Network(("budget", "last_rate"), (0.5, 0.0), (0.3, 1.0), CONSTANT.base, 5, 3)
+    again = wide.split(first_weights(wide, 1, Start(curve, first)))
+    np.testing.assert_array_equal(again.curves, curve.split(first).curves)
+    assert not again.output.any()
+    assert again.hidden.std() > 0.5
+
+
 def test_a_search_that_was_stopped_goes_on_to_the_same_bytes():
-    search, kept = Search(generations=6, pairs=8, validate_every=3, block_size=8), []
-    whole, _ = play(plan_of(search, keep=kept.append))
+    search, kept = {"generations": 6, "pairs": 8, "validate_every": 3}, []
+    whole, _ = play(plan_of(search, keep=lambda _, course: kept.append(course)))
     assert [course.generation for course in kept] == [0, 1, 2, 3, 3, 4, 5, 6, 6]
     for course in kept:
-        numbers = {name: getattr(course, name) for name in ("generation", "best_generation", "steps")}
-        resumed, _ = play(plan_of(search, begun=partial(course_from, course_arrays(course), numbers)))
-        assert resumed._replace(state=0, best=0) == whole._replace(state=0, best=0)
+        numbers = {name: getattr(course, name) for name in NUMBERS}
+        go_on = partial(course_from, course_arrays(course), numbers)
+        resumed, _ = play(plan_of(search, begun=lambda _, like, go_on=go_on: go_on(like)))
+        assert resumed._replace(state=0, best=0, branch=0) == whole._replace(state=0, best=0, branch=0)
         for name, array in course_arrays(whole).items():
             assert course_arrays(resumed)[name].tobytes() == array.tobytes()
     other = course_arrays(kept[0]) | {"state/0": np.zeros(1, np.float32)}
     with pytest.raises(InputError, match="written by another strategy or with other settings"):
-        play(plan_of(search, begun=lambda like: course_from(other, numbers, like)))
+        play(plan_of(search, begun=lambda _, like: course_from(other, numbers, like)))
 
 
 def test_a_controller_that_diverges_counts_as_the_worst_and_is_never_selected():
@@ -112,11 +149,11 @@ def test_a_controller_that_diverges_counts_as_the_worst_and_is_never_selected():
         return np.where(np.arange(len(scores)) % 5 == 0, np.nan, scores)
 
     def always(block: BlockRun) -> np.ndarray:
-        return np.full(8, np.nan)
+        return np.full(len(block.start.theta), np.nan)
 
-    course, _ = play(plan_of(Search(generations=3, pairs=8, block_size=8)), diverging)
+    course, _ = play(plan_of({"generations": 3, "pairs": 8}), diverging)
     assert np.isfinite(course.state.mean).all()
-    course, _ = play(plan_of(Search(generations=2, pairs=8, block_size=8)), always)
+    course, _ = play(plan_of({"generations": 2, "pairs": 8}), always)
     assert np.isfinite(course.best).all()
     assert not np.isfinite(course.scores[-1][1])
     np.testing.assert_allclose(advantage(np.array([1.0, np.nan, 3.0]), np.array([0.0, 1.0, 3.0])), [1.5, -1.5, 0.0])

@@ -1,4 +1,4 @@
-"""Search as a stage of a run: levels side by side, killed and resumed to the same bytes, the simplest level that is as good."""
+"""Search as a stage of a run: killed and resumed to the same bytes, and the simplest level that is as good is selected."""
 
 import signal
 import subprocess

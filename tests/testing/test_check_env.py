@@ -46,7 +46,9 @@ class Walk:
 
 @pytest.mark.parametrize("name", envs.names())
 def test_registered_environments_pass(name: str) -> None:
-    check_env(envs.make(name))
+    env = envs.make(name)
+    assert env.name == name
+    check_env(env)
 
 
 class Hop(Walk):

@@ -14,7 +14,6 @@ import numpy as np
 
 from metastep._core import storage
 from metastep._core.errors import InputError, printable
-from metastep._core.provenance import first_difference
 from metastep._core.storage import LOCK, writer
 from metastep.experiments import provenance, searching
 from metastep.experiments.reporting import observations
@@ -156,9 +155,8 @@ def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
 
 def _require_model(own: Run) -> None:
     """Refuse the run of a model within a run whose configuration is not what the whole says."""
-    found = first_difference(Run.open(own.path).config.to_dict(), own.config.to_dict())
-    place = f"File {own.path / 'config.json'} has"
-    provenance.refuse_difference(found, place, "but in this run it is", "remove the model")
+    there, place = Run.open(own.path).config.to_dict(), f"File {own.path / 'config.json'} has"
+    provenance.require_same(there, own.config.to_dict(), place, "but in this run it is", "remove the model")
 
 
 def _require_command(path: Path) -> None:

@@ -20,13 +20,13 @@ from metastep._core import storage
 from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
-from metastep._core.provenance import environment_record, first_difference
+from metastep._core.provenance import environment_record
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing
 from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available
-from metastep.experiments.provenance import refuse_difference
+from metastep.experiments.provenance import require_same
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
 from metastep.fqi.base import AnyModel
@@ -99,8 +99,8 @@ def learn(
     marker = storage.claim(folder, _MARKER)
     storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
     there = storage.read_sealed(marker, "learning", "use another folder")
-    found = first_difference({name: there.get(name) for name in wanted}, wanted)
-    refuse_difference(found, f"--out: {folder} was started with", "which is now", "use another folder")
+    started = {name: there.get(name) for name in wanted}
+    require_same(started, wanted, f"--out: {folder} was started with", "which is now", "use another folder")
     with writing(folder):
         parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
@@ -140,8 +140,8 @@ def evaluate(
         raise InputError(f"File {path} does not hold what this version keeps.") from None
     if folder != path and (folder / _MARKER).exists():
         there = storage.read_sealed(folder / _MARKER, "learning", "learn it again")
-        found = first_difference(learned, {name: there.get(name) for name in learned})
-        refuse_difference(found, f"File {path} was learned with", "but in this folder it is", "learn it again")
+        own_folder = {name: there.get(name) for name in learned}
+        require_same(learned, own_folder, f"File {path} was learned with", "but in this folder it is", "learn it again")
     config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)

@@ -73,9 +73,9 @@ def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
     raise InputError(f"File {file}: tasks = {shown(listed)} {must}.")
 
 
-def refuse_difference(found: tuple[str, str, str] | None, place: str, now: str, remedy: str) -> None:
-    """Refuse a setting that differs, as `first_difference` returns it."""
-    if found is not None:
+def require_same(recorded: Any, wanted: Any, place: str, now: str, remedy: str) -> None:
+    """Refuse a recorded setting that is not the wanted one: `place` has it, `now` it is the other, and the remedy."""
+    if found := first_difference(recorded, wanted):
         raise InputError(f"{place} {found[0].removeprefix('experiment.')} = {found[1]}, {now} {found[2]}; {remedy}.")
 
 
@@ -94,17 +94,15 @@ def data_settings(config: Experiment) -> dict[str, Any]:
     return {name: settings[name] for name in shaping}
 
 
-def difference_in_data(
-    recorded: dict[str, Any], config: Experiment, tasks: NDArray[np.float32] | None
-) -> tuple[str, str, str] | None:
-    """Return the first setting that shapes data and differs: its name, the recorded value and the value now."""
+def require_data(recorded: dict[str, Any], run: Run, place: str, now: str, remedy: str) -> None:
+    """Refuse data that were collected with other settings than those of a run."""
     added = ("tasks", "collected_with")  # what a dataset records besides the experiment
     try:
         theirs = parse({name: value for name, value in recorded.items() if name not in added})
     except InputError as error:
-        return "configuration", f"one that this version cannot read ({error})", "another"
-    before = data_settings(theirs) | {"tasks": recorded.get("tasks")}
-    return first_difference(before, data_settings(config) | {"tasks": None if tasks is None else tasks.tolist()})
+        raise InputError(f"{place} a configuration that this version cannot read ({error}); {remedy}.") from None
+    wanted = data_settings(run.config) | {"tasks": None if run.tasks is None else run.tasks.tolist()}
+    require_same(data_settings(theirs) | {"tasks": recorded.get("tasks")}, wanted, place, now, remedy)
 
 
 def recorded_with_data(run: Run) -> dict[str, Any]:
@@ -113,23 +111,21 @@ def recorded_with_data(run: Run) -> dict[str, Any]:
     The configuration of other data is not passed on: the dataset's own check then says what differs.
     """
     own: dict[str, Any] = run.record["experiment"] | {"tasks": run.record["tasks"]}
-    if not (run.data_folder / "manifest.json").exists():
-        return own
-    there = storage.read_json(run.data_folder / "manifest.json")
-    recorded = there.get("config") if isinstance(there, dict) else None
-    if not isinstance(recorded, dict) or difference_in_data(recorded, run.config, run.tasks):
-        return own
-    return {name: value for name, value in recorded.items() if name != "collected_with"}
+    with suppress(InputError, KeyError, TypeError, AttributeError):  # there is none, of another run, or damaged
+        recorded = storage.read_json(run.data_folder / "manifest.json")["config"]
+        require_data(recorded, run, "", "", "")
+        own = {name: value for name, value in recorded.items() if name != "collected_with"}
+    return own
 
 
-def find_data(source: Path, config: Experiment, tasks: NDArray[np.float32] | None) -> Dataset:
-    """Open the complete dataset of another run, or in a folder of its own, if this configuration would collect the same."""
+def find_data(source: Path, run: Run) -> Dataset:
+    """Open the complete dataset of another run, or in a folder of its own, if this run would collect the same."""
     folder = source / "data" if (source / "data" / "manifest.json").exists() else source
     if not (folder / "manifest.json").exists():
         raise InputError(f"--data: {source} holds no training data; name a run folder or its subfolder data.")
     dataset = Dataset.open(folder)
-    found = difference_in_data(dataset.config, config, tasks)
-    refuse_difference(found, f"--data: {source} was collected with", "which is now", "collect new data")
+    place = f"--data: {source} was collected with"
+    require_data(dataset.config, run, place, "which is now", "collect new data")
     return dataset
 
 
@@ -146,9 +142,9 @@ def copy_data(dataset: Dataset, run: Run) -> None:
 def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
     """Open the training data of a run, if its configuration asks for such data."""
     dataset = Dataset.open(run.data_folder, verify=verify)
+    place = f"Dataset {run.data_folder} was collected with"
     remedy = "put back the data of this run, or remove it to collect it again"
-    found = difference_in_data(dataset.config, run.config, run.tasks)
-    refuse_difference(found, f"Dataset {run.data_folder} was collected with", _HERE, remedy)
+    require_data(dataset.config, run, place, _HERE, remedy)
     return dataset
 
 
@@ -179,7 +175,7 @@ def learned_here(run: Run, path: Path, data: str | None = None) -> Any:
         theirs = parse(recorded).to_dict() if isinstance(recorded, dict) else {}
     except InputError as error:
         raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
-    refuse_difference(first_difference(theirs, run.config.to_dict()), f"File {path} was fitted with", _HERE, _AGAIN)
+    require_same(theirs, run.config.to_dict(), f"File {path} was fitted with", _HERE, _AGAIN)
     if isinstance(model, Model):
         _require(path, "data", model.record.training_data.fingerprint, data)
     return model

@@ -28,7 +28,6 @@ from metastep import policies
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Named, Silent, Tracker
-from metastep._core.provenance import first_difference
 from metastep._core.registry import require_modules
 from metastep._core.storage import writing as writing
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
@@ -86,9 +85,9 @@ class Run:
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
         filled = provenance.parsed(file, self.record).to_dict()
-        found = first_difference({name: self.record[name] for name in wanted} | {"experiment": filled}, wanted)
+        started = {name: self.record[name] for name in wanted} | {"experiment": filled}
         place, remedy = f"Folder {self.path} was started with", "resume with the same setting or use another folder"
-        provenance.refuse_difference(found, place, "which is now", remedy)
+        provenance.require_same(started, wanted, place, "which is now", remedy)
         if command:
             storage.write_atomically(self.path / "command.txt", f"{command}\n".encode(), overwrite=False)
         return self
@@ -354,7 +353,7 @@ def start_run(
         new._require_fitted_q()
     configs.require_available(new.mdp)
     require_affordable(new, anyway=anyway)
-    dataset = None if data is None else provenance.find_data(data, config, listed)
+    dataset = None if data is None else provenance.find_data(data, new)
     new.prepare_folder(command)
     if dataset is not None:
         with new.writing(), stages.Timed(new.path, None).stage("copy", 1, "datasets"):

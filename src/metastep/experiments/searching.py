@@ -15,23 +15,23 @@ from metastep.evaluation import Comparison, Method, compare
 from metastep.experiments import provenance
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import carry_out
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.search import LEVELS, Level, Network, SearchedModel
 from metastep.search.controller import Searched
 from metastep.search.evolution import (
+    NUMBERS,
     Course,
+    Files,
     Search,
     base_point,
     course_arrays,
     course_from,
     feedback_features,
     make_strategy,
-    network_of,
     num_blocks,
     observed,
     score,
-    searching,
+    search_levels,
 )
 from metastep.search.model import LevelScore, places, save_model, searched_model
 
@@ -75,7 +75,7 @@ def level_file(run: Run, level: str) -> Path:
 
 def keep_course(run: Run, level: Level, course: Course) -> None:
     """Write where a search is."""
-    numbers = {name: getattr(course, name) for name in ("generation", "best_generation", "steps")}
+    numbers = {name: getattr(course, name) for name in NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
     path = course_file(run, level)
     storage.create_folder(path.parent)
@@ -105,9 +105,8 @@ def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedMo
         timed = Timed(run.path, tracker)
         mdp, search = build_search(run)
         with run.writing():
-            networks = {level: network_of(level, search, [mdp], run.config.seed) for level in search.levels}
-            courses = dict(zip(search.levels, _searched(run, mdp, search, networks, timed), strict=True))
-            controllers = {level: Searched(networks[level], courses[level].best) for level in search.levels}
+            found = _searched(run, mdp, search, timed)
+            controllers = {level: Searched(network, course.best) for level, (network, course) in found.items()}
             methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]
             validation = compare(
                 methods,
@@ -118,7 +117,7 @@ def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedMo
             )
             scores = level_scores(validation, search)
             for level, controller in controllers.items():
-                model = _model(run, mdp, controller, scores, courses[level])
+                model = _model(run, mdp, controller, scores, found[level][1])
                 storage.create_folder(level_file(run, level).parent)
                 save_model(model, level_file(run, level))
             provenance.write_comparison(run, run.validation_file, validation)
@@ -127,29 +126,24 @@ def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedMo
     return read_searched(run)
 
 
-def _searched(
-    run: Run, mdp: ActorCriticMDP, search: Search, networks: dict[Level, Network], tracker: Tracker
-) -> list[Course]:
-    """Search all levels side by side; each generation is kept."""
-    plans, left, num_tasks = [], 0, run.config.selection.num_tasks
-    for level, network in networks.items():
-        content = kept_course(run, level)
-        left += num_blocks(search, [mdp], num_tasks, 0 if content is None else content.metadata["generation"])
+def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -> dict[Level, tuple[Network, Course]]:
+    """Search all levels; each generation is kept."""
+    kept, num_tasks = {level: kept_course(run, level) for level in search.levels}, run.config.selection.num_tasks
 
-        def begun(like: Any, level: Level = level, content: storage.Tensors | None = content) -> Course | None:
-            try:
-                return None if content is None else course_from(content.arrays, content.metadata, like)
-            except (InputError, KeyError, TypeError, ValueError) as error:
-                path = course_file(run, level)
-                raise InputError(
-                    f"File {path} cannot be continued from ({error}); remove it to search again."
-                ) from None
+    def begun(level: Level, like: Any) -> Course | None:
+        content = kept[level]
+        try:
+            return None if content is None else course_from(content.arrays, content.metadata, like)
+        except (InputError, KeyError, TypeError, ValueError) as error:
+            path = course_file(run, level)
+            raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
 
-        keep = partial(keep_course, run, level)
-        how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks, "begun": begun, "keep": keep}
-        plans.append(searching(network, [mdp], search, **how))
+    made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
+    left = sum(num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
+    how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
     with tracker.stage("search", left, "blocks") as stage:
-        return carry_out(plans, stage.advance)
+        files = Files(begun, partial(keep_course, run))
+        return search_levels([mdp], search, files=files, advance=stage.advance, **how)
 
 
 def _model(

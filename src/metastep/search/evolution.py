@@ -2,8 +2,9 @@
 
 Every generation draws controllers around a mean and moves the mean towards those whose learners do better. Two controllers share
 a task, a first policy and all noise of the simulation, so that their difference is that of the controllers. The mean is judged on
-the validation tasks now and then, and the best one is kept. All of it is a plan of blocks (`metastep.mdp.runs`): blocks run on
-cores, workers or a GPU, and the result does not depend on where.
+the validation tasks now and then, and the best one is kept. A level begins where the simpler one was after its share of the
+generations, so that every level has cost the same number of them. All of it is a plan of blocks (`metastep.mdp.runs`): blocks run
+on cores, workers or a GPU, and the result does not depend on where.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import follow
-from metastep.mdp.runs import BlockRun, Plan, Ran, start_of
+from metastep.mdp.runs import BlockRun, Plan, Ran, carry_out, start_of
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
@@ -43,10 +44,10 @@ class Search:
     Args:
         strategy: the evolution strategy, as evosax implements it.
         objective: what is maximised: the mean return over all updates, or over the last tenth of them.
-        levels: what controllers may react to, each searched by itself; the simplest that is as good as any is selected.
+        levels: what controllers may react to; the simplest that is as good as any is selected.
         start: values of hyperparameters to begin with, by name; by default the rule's, and the middle of the rate's range. They
             are moved into the inner 70 % of each range, along its scale.
-        generations: how often the mean moves.
+        generations: how often the mean moves, for every level; those of the simpler levels that it begins from count.
         pairs: controllers of a generation, in pairs that share a task and all noise.
         deviation: standard deviation of the weights that are drawn; they are added to logits.
         rate: of Adam, which moves the mean with `open-es` and `pgpe`; it falls linearly to a tenth.
@@ -76,6 +77,17 @@ class Search:
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise InputError(f"search.levels: {list(self.levels)} must name one level or more, each once.")
 
+    def begins_at(self, level: Level) -> int:
+        """Return the generation at which a level begins from the simpler one."""
+        simpler = sum(LEVELS.index(other) < LEVELS.index(level) for other in self.levels)
+        return self.generations * simpler // len(self.levels)
+
+    def of_level(self, level: Level) -> tuple["Search", int]:
+        """Return the search of one level by itself, and after how many of its generations the next one begins."""
+        start = self.begins_at(level)
+        ends = [begins for begins in map(self.begins_at, self.levels) if begins > start]
+        return replace(self, generations=self.generations - start), min(ends, default=self.generations) - start
+
     @property
     def runs_of_pair(self) -> int:
         """Learners of a pair: without antithetic pairs, the mean controller takes part to compare both with."""
@@ -88,9 +100,14 @@ class Course(NamedTuple):
     generation: int
     state: Any  # the strategy's, a tree of arrays
     best: NDArray[np.float32]  # weights with the best score so far
+    branch: NDArray[np.float32]  # the mean from which the next level begins
     best_generation: int
     scores: tuple[tuple[int, float], ...]  # generation and mean score on the validation tasks
-    steps: float  # environment steps of the search so far, validation included
+    steps: float  # environment steps so far, validation and those of the simpler levels that it began from included
+    branch_steps: float = 0.0  # those up to the branch
+
+
+NUMBERS = "generation", "best_generation", "steps", "branch_steps"  # fields of a course that are no arrays
 
 
 def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) -> tuple[float, ...]:
@@ -115,8 +132,18 @@ def feedback_features(search: Search, mdp: ActorCriticMDP) -> tuple[str, ...]:
     return wanted
 
 
-def network_of(level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int) -> Network:
-    """Return the form of a level's controller; feedback standardises by what learners with random constants observe."""
+class Start(NamedTuple):
+    """A controller that a search begins from."""
+
+    network: Network
+    weights: NDArray[np.float32]
+    steps: float = 0.0  # environment steps that it cost
+
+
+def network_of(
+    level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int, simpler: Start | None = None
+) -> Network:
+    """Return the form of a level's controller; feedback standardises by what learners under random simpler ones observe."""
     first = families[0]
     base = base_point(first, search.start)
     if level == "constant":
@@ -124,12 +151,12 @@ def network_of(level: Level, search: Search, families: Sequence[ActorCriticMDP],
     if level == "schedule":
         return Network((BUDGET,), (0.5,), (0.3,), base, search.knots)
     wanted = feedback_features(search, first)
-    constant = Network((), (), (), base)
+    network, center, _ = simpler or Start(Network((), (), (), base), np.zeros(len(base), np.float32))
     rows = []
     for index, mdp in enumerate(families):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SPREAD), index)
-        weights = np.asarray(jax.random.normal(key, (mdp.block_size, constant.num_weights), jnp.float32))
-        rows.append(observed(mdp, Searched(constant, weights), wanted, seed, Stream.TRAIN))
+        draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
+        rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
     seen = np.concatenate(rows)
     seen = seen[np.isfinite(seen).all(axis=1)]
     if not len(seen):
@@ -150,12 +177,13 @@ def observed(
     return found.reshape(-1, found.shape[-1])
 
 
-def first_weights(network: Network, seed: int) -> NDArray[np.float32]:
-    """Return the weights that a search begins with: those of the base point, whatever is observed."""
+def first_weights(network: Network, seed: int, simpler: Start | None = None) -> NDArray[np.float32]:
+    """Return the weights that a search begins with: they propose what the simpler controller does, or the base point."""
     parts = network.split(np.zeros(network.num_weights, np.float32))
     draws = jax.random.normal(jax.random.fold_in(jax.random.key(seed), _HIDDEN), parts.hidden.shape, jnp.float32)
-    hidden = np.asarray(draws) / np.sqrt(len(network.features) + 1.0)
-    return np.concatenate([np.ravel(part) for part in parts._replace(hidden=hidden)]).astype(np.float32)
+    curves = simpler.network.split(simpler.weights).curves if simpler else parts.curves
+    parts = parts._replace(curves=np.broadcast_to(curves, parts.curves.shape), hidden=np.asarray(draws))
+    return np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)
 
 
 @_LENIENT()
@@ -203,36 +231,64 @@ def advantage(scores: NDArray[np.float64], other: NDArray[np.float64]) -> NDArra
     return differences / usual if usual > 0.0 else differences
 
 
-def searching(
-    network: Network,
+class Files(NamedTuple):
+    """How a search is kept, by level."""
+
+    begun: Callable[[Level, Any], Course | None] = lambda *_: None  # where it goes on, given a state of the right form
+    keep: Callable[[Level, Course], object] = lambda *_: None  # called with every generation's course
+
+
+_NO_FILES = Files()
+
+
+def search_levels(
     families: Sequence[ActorCriticMDP],
     search: Search,
     *,
     seed: int,
     num_validation: int,
-    start: NDArray[np.float32] | None = None,
-    begun: Callable[[Any], Course | None] = lambda _: None,
-    keep: Callable[[Course], object] = lambda _: None,
+    files: Files = _NO_FILES,
+    advance: Callable[[float], object] = lambda _: None,
+) -> dict[Level, tuple[Network, Course]]:
+    """Search every level, from the simplest on; return the form of each and its course."""
+    found: dict[Level, tuple[Network, Course]] = {}
+    simpler = None
+    for level in sorted(search.levels, key=LEVELS.index):
+        network = network_of(level, search, families, seed, simpler)
+        start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
+        plan = searching(families, search, start, seed=seed, num_validation=num_validation, files=files)
+        course = carry_out([plan], advance)[0]
+        found[level], simpler = (network, course), Start(network, course.branch, course.branch_steps)
+    return found
+
+
+def searching(
+    families: Sequence[ActorCriticMDP],
+    search: Search,
+    start: Start,
+    *,
+    seed: int,
+    num_validation: int,
+    files: Files = _NO_FILES,
 ) -> Plan[Course]:
-    """Plan a search; each family's `budget` is the number of updates of its learners.
+    """Plan the search of one level; each family's `budget` is the number of updates of its learners.
 
     Args:
-        network: the form of the controllers.
         families: the families of tasks; pairs are shared out evenly.
         search: how controllers are searched.
+        start: the controller to begin with; all have its form.
         seed: of tasks and weights.
         num_validation: tasks of each family that the mean is judged on.
-        start: weights to begin with; None begins at the base point.
-        begun: returns where an interrupted search goes on, given a state of the right form.
-        keep: called with every generation's course.
+        files: how the search is kept.
     """
     families = [replace(mdp, block_size=search.block_size or mdp.block_size) for mdp in families]
+    network, mean, spent = start
+    search, branch = search.of_level(network.level)
     strategy, params = make_strategy(search, network.num_weights)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SEARCH), LEVELS.index(network.level))
-    mean = first_weights(network, seed) if start is None else start
     with _LENIENT():
         state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
-    course = begun(state) or Course(0, state, mean, 0, (), 0.0)
+    course = files.begun(network.level, state) or Course(0, state, mean, mean, 0, (), spent, spent)
     share = search.pairs // len(families)
     if share < 1:
         raise InputError(f"search.pairs: {search.pairs} must be at least {len(families)}, one for each family.")
@@ -247,30 +303,25 @@ def searching(
             course = course._replace(scores=(*course.scores, (generation, found)), steps=course.steps + steps)
             if found > best or not np.isfinite(best):
                 course = course._replace(best=mean, best_generation=generation)
-            keep(course)
+            files.keep(network.level, course)
         if is_last:
             return course
         with _LENIENT():
             drawn, state = strategy.ask(jax.random.fold_in(key, 2 * generation), course.state, params)
         halves = np.asarray(drawn, np.float32).reshape(2, search.pairs, -1)
-        center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[0].shape)
-        asked, sizes = [], []
-        for index, mdp in enumerate(families):
-            blocks = Blocks(share, mdp.block_size)
-            own = slice(index * share, (index + 1) * share)
-            for half in (*halves,) if is_paired else (*halves, center):
-                asked += _blocks(network, half[own], mdp, seed, Stream.TRAIN, blocks, 1 + generation * len(blocks))
-            sizes.append(len(blocks))
-        ran = yield asked
-        gains, steps, taken = [], course.steps, 0
-        for count in sizes:
-            parts = []
-            for _ in range(search.runs_of_pair):
-                parts.append(_scores(ran[taken : taken + count], search.objective))
-                steps += _steps(ran[taken : taken + count])
-                taken += count
-            others = (parts[1], parts[0]) if is_paired else (parts[2], parts[2])
-            gains.append([advantage(own, other) for own, other in zip(parts[:2], others, strict=True)])
+        center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[:1].shape)
+        groups = halves if is_paired else np.concatenate([halves, center])
+        asked = [
+            _blocks(network, groups[:, index * share : (index + 1) * share], mdp, seed, Stream.TRAIN, generation)
+            for index, mdp in enumerate(families)
+        ]
+        ran = iter((yield [block for own in asked for block in own]))
+        gains, steps = [], course.steps
+        for own in asked:
+            scores, made = _results([next(ran) for _ in own], len(groups), share, search.objective)
+            steps += made
+            others = scores[1::-1] if is_paired else scores[[2, 2]]
+            gains.append([advantage(one, other) for one, other in zip(scores[:2], others, strict=True)])
         fitness = -np.concatenate(gains, axis=1)  # strategies minimise
         missing = search.pairs - fitness.shape[1]  # pairs that could not be shared out evenly say nothing
         fitness = np.pad(fitness, ((0, 0), (0, missing))).reshape(-1).astype(np.float32)
@@ -278,38 +329,43 @@ def searching(
         with _LENIENT():
             state, _ = strategy.tell(learning, drawn, jnp.asarray(fitness), state, params)
         course = course._replace(generation=generation + 1, state=state, steps=steps)
-        keep(course)
+        if course.generation == branch:
+            course = course._replace(branch=np.asarray(state.mean, np.float32), branch_steps=steps)
+        files.keep(network.level, course)
 
 
-def num_blocks(search: Search, families: Sequence[ActorCriticMDP], num_validation: int, generation: int = 0) -> int:
-    """Return how many blocks a search has from a generation on, for progress."""
-    found = 0
+def num_blocks(
+    search: Search, families: Sequence[ActorCriticMDP], num_validation: int, level: Level, generation: int = 0
+) -> int:
+    """Return how many blocks the search of a level has from a generation on, for progress."""
+    found, (search, _) = 0, search.of_level(level)
     for mdp in families:
         size = search.block_size or mdp.block_size
-        each = len(Blocks(max(1, search.pairs // len(families)), size)) * search.runs_of_pair
         left = range(generation, search.generations + 1)
         judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
+        each = len(Blocks(max(1, search.pairs // len(families)), size))
         found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
     return found
 
 
 def _blocks(
-    network: Network,
-    weights: NDArray[np.float32],
-    mdp: ActorCriticMDP,
-    seed: int,
-    stream: Stream,
-    blocks: Blocks,
-    first: int,
+    network: Network, weights: NDArray[np.float32], mdp: ActorCriticMDP, seed: int, stream: Stream, generation: int = -1
 ) -> list[BlockRun]:
-    """Return the blocks of controllers (num, weights), one for each learner, from block `first` of a stream on."""
+    """Return the blocks of controllers (twins, num, weights); twins share tasks, first policies and noise.
+
+    The blocks before those of generation 0 are for other purposes.
+    """
+    twins, num, _ = weights.shape
+    blocks = Blocks(num, mdp.block_size)
+    twice = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * blocks.size)
     asked = []
     for block in blocks:
-        valid = blocks.num_valid(block)
-        own = weights[block * blocks.size : block * blocks.size + valid]
-        own = np.concatenate([own, np.repeat(own[-1:], blocks.size - valid, axis=0)])  # the rest is padding
-        start = start_of(mdp, seed, stream, first + block)
-        asked.append(BlockRun(mdp, Searched(network, own), start, mdp.budget, num_valid=valid))
+        own = weights[:, block * blocks.size : (block + 1) * blocks.size]
+        padding = np.repeat(own[:, -1:], blocks.size - own.shape[1], axis=1)
+        start = start_of(mdp, seed, stream, max(0, 1 + generation * len(blocks)) + block)
+        start = start._replace(context=np.tile(start.context, (twins, 1)), theta=np.tile(start.theta, (twins, 1)))
+        controller = Searched(network, np.concatenate([own, padding], axis=1).reshape(-1, weights.shape[-1]))
+        asked.append(BlockRun(twice, controller, start, mdp.budget))
     return asked
 
 
@@ -322,30 +378,28 @@ def _judged(
     num_tasks: int,
 ) -> Plan[tuple[float, float]]:
     """Run one controller on the validation tasks; return its mean score, over families of one weight, and the steps."""
-    asked, sizes = [], []
-    for mdp in families:
-        blocks = Blocks(num_tasks, mdp.block_size)
-        every = np.broadcast_to(weights, (num_tasks, len(weights)))
-        asked += _blocks(network, every, mdp, seed, Stream.VALIDATION, blocks, 0)
-        sizes.append(len(blocks))
-    ran = yield asked
-    ends = np.cumsum(sizes)
-    means = [_scores(ran[end - size : end], objective).mean() for end, size in zip(ends, sizes, strict=True)]
-    return float(np.mean(means)), _steps(ran)
+    every = np.broadcast_to(weights, (1, num_tasks, len(weights)))
+    asked = [_blocks(network, every, mdp, seed, Stream.VALIDATION) for mdp in families]
+    ran = iter((yield [block for own in asked for block in own]))
+    found = [_results([next(ran) for _ in own], 1, num_tasks, objective) for own in asked]
+    return float(np.mean([scores.mean() for scores, _ in found])), sum(steps for _, steps in found)
 
 
-def _scores(ran: Sequence[Ran], objective: Objective) -> NDArray[np.float64]:
-    return np.concatenate([score(block.history.mean_return, objective) for block in ran])
+def _results(ran: Sequence[Ran], twins: int, num: int, objective: Objective) -> tuple[NDArray[np.float64], float]:
+    """Return the scores (twins, num) of the blocks of a family, without padding, and their environment steps."""
 
+    def joined(rows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        return np.concatenate([each.reshape(len(each), twins, -1) for each in rows], axis=2)[:, :, :num]
 
-def _steps(ran: Sequence[Ran]) -> float:
-    return sum(float(block.history.num_steps.sum(dtype=np.float64)) for block in ran)
+    steps = joined([block.history.num_steps for block in ran]).sum(dtype=np.float64)
+    return score(joined([block.history.mean_return for block in ran]), objective), float(steps)
 
 
 def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
     """Return a course as arrays by name, as a file holds them."""
     leaves = {f"state/{index}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(course.state))}
-    return leaves | {"best": course.best, "scores": np.asarray(course.scores, np.float64).reshape(-1, 2)}
+    rows = {"best": course.best, "branch": course.branch}
+    return leaves | rows | {"scores": np.asarray(course.scores, np.float64).reshape(-1, 2)}
 
 
 def course_from(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any], like: Any) -> Course:
@@ -359,5 +413,6 @@ def course_from(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any], 
         kept.append(jnp.asarray(array))
     scores = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
     state = jax.tree.unflatten(tree, kept)
-    counts = int(numbers["generation"]), int(numbers["best_generation"])
-    return Course(counts[0], state, arrays["best"], counts[1], scores, float(numbers["steps"]))
+    generation, best_generation, steps, branch_steps = (numbers[name] for name in NUMBERS)
+    counts = int(best_generation), scores, float(steps), float(branch_steps)
+    return Course(int(generation), state, arrays["best"], arrays["branch"], *counts)

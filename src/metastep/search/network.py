@@ -3,9 +3,10 @@
 With u the point of the unit cube that the space turns into hyperparameters, b the base point, s the share of the budget that is
 spent and z the standardised features:
 
-    logit u = logit b + curve(s) + tanh([z, 1] H) O
+    logit u = logit b + curve(s) + tanh([z, 1] H / sqrt(features + 1)) O / sqrt(units)
 
-A constant is one knot, a schedule is several knots, feedback adds the layer. Weights of zero stay at the base point.
+A constant is one knot, a schedule is several knots, feedback adds the layer. Weights of zero stay at the base point. With the
+roots, weights of one size matter alike: a search moves all by the same distance.
 """
 
 import math
@@ -94,8 +95,8 @@ class Network:
             z = xp.clip((seen - np.asarray(self.mean, np.float32)) / spread, -LARGEST, LARGEST)
             z = xp.where(xp.isfinite(seen), z, 0.0)
             z = xp.concatenate([z, xp.ones_like(z[..., :1])], axis=-1)
-            units = xp.tanh(xp.sum(z[..., :, None] * weights.hidden, axis=-2))
-            logits = logits + xp.sum(units[..., :, None] * weights.output, axis=-2)
+            units = xp.tanh(xp.sum(z[..., :, None] * weights.hidden, axis=-2) / math.sqrt(z.shape[-1]))
+            logits = logits + xp.sum(units[..., :, None] * weights.output, axis=-2) / math.sqrt(self.units)
         return 1.0 / (1.0 + xp.exp(-xp.clip(logits, -15.0, 15.0)))
 
     def curve(self, weights: Weights, seen: Any, xp: Any) -> Any:

@@ -166,7 +166,7 @@ class PPO(ActorCriticRule):
             shares, (total, actor) = losses.clip_fraction, map(jnp.mean, lengths)
             return theta, state, Report(losses.divergence[-1], jnp.mean(shares), shares[-1], total, actor, all_steps)
         start = (theta, state), jnp.float32(0.0)
-        ((theta, state), _), ((losses, lengths), made) = train_in_minibatches(limited(step, most), start, *passes)
+        ((theta, state), _), ((losses, lengths), made) = train_in_minibatches(limited(step, most), start, *passes, most)
         last = jnp.sum(made > 0.0) - 1
         divergence, last_share = losses.divergence[last] / made[last], losses.clip_fraction[last] / made[last]
         share, total, actor = (jnp.sum(each) / jnp.sum(made) for each in (losses.clip_fraction, *lengths))

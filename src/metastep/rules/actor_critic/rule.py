@@ -16,6 +16,8 @@ from metastep.rules.actor_critic.sampler import steps_at_once
 from metastep.rules.base import BaseRule, chosen_rows, finite_rows
 from metastep.rules.spaces import Values
 
+LEARNERS = "learners"  # name of the axis that `train` is batched over
+
 
 class Moments(NamedTuple):
     """Running moments of a gradient, and how many steps they have seen."""
@@ -86,7 +88,7 @@ class ActorCriticRule(BaseRule):
             experience = with_lambda(experience, values["gae_lambda"])
         # What is left was needed by the batch as a whole only; an axis of learners comes first in all else.
         experience = experience._replace(differences=None)
-        train = jax.vmap(partial(self.train, policy, key))
+        train = jax.vmap(partial(self.train, policy, key), axis_name=LEARNERS)
         moved, after, report = train(theta, experience, values, state)
         usable = finite_rows((moved, after))
         moved, after = chosen_rows(usable, (moved, after), (theta, state))
@@ -126,10 +128,13 @@ def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> t
 Step = Callable[[Any, Any], tuple[Any, Any]]  # from what is carried and a minibatch to what is carried and outputs
 
 
-def train_in_minibatches(step: Step, start: Any, batch: Any, key: Array, epochs: int, size: int) -> tuple[Any, Any]:
+def train_in_minibatches(
+    step: Step, start: Any, batch: Any, key: Array, epochs: int, size: int, most: Array | int | None = None
+) -> tuple[Any, Any]:
     """Scan over minibatches of one learner's batch, in a new order for every epoch, which all learners share.
 
-    Return the end and the mean outputs of every epoch.
+    Return the end and the mean outputs of every epoch. No epoch is begun in which every learner has made its `most` steps; the
+    outputs are zero there.
     """
     batch_size = len(jax.tree.leaves(batch)[0])
     orders = jax.vmap(lambda one: jax.random.permutation(one, batch_size))(jax.random.split(key, epochs))
@@ -139,7 +144,26 @@ def train_in_minibatches(step: Step, start: Any, batch: Any, key: Array, epochs:
         carry, outputs = lax.scan(step, carry, shuffled, unroll=steps_at_once())
         return carry, jax.tree.map(jnp.mean, outputs)
 
-    return lax.scan(epoch, start, orders)
+    if most is None:
+        return lax.scan(epoch, start, orders)
+    needed = jnp.ceil(_whole(lax.pmax(jnp.asarray(most, jnp.float32), LEARNERS)) * size / batch_size)
+    empty = jax.tree.map(
+        lambda one: jnp.zeros((epochs, *one.shape), one.dtype), jax.eval_shape(epoch, start, orders[0])[1]
+    )
+
+    def go_on(loop: tuple[Array, Any, Any]) -> tuple[Array, Any, Any]:
+        index, carry, outputs = loop
+        carry, found = epoch(carry, orders[index])
+        return index + 1, carry, jax.tree.map(lambda every, one: every.at[index].set(one), outputs, found)
+
+    last = jnp.minimum(needed, float(epochs)).astype(jnp.int32)
+    _, carry, outputs = lax.while_loop(lambda loop: loop[0] < last, go_on, (jnp.int32(0), start, empty))
+    return carry, outputs
+
+
+def _whole(most: Array | int) -> Array:
+    """Return a number of steps: a whole one, and at least 1."""
+    return jnp.maximum(jnp.round(most), 1.0)
 
 
 def limited(step: Step, most: Array | int) -> Step:
@@ -151,7 +175,7 @@ def limited(step: Step, most: Array | int) -> Step:
     def masked(carry: Any, minibatch: Any) -> tuple[Any, Any]:
         before, made = carry
         after, outputs = step(before, minibatch)
-        counts = made < jnp.maximum(jnp.round(most), 1.0)
+        counts = made < _whole(most)
         after = jax.tree.map(lambda new, old: jnp.where(counts, new, old), after, before)
         outputs = jax.tree.map(lambda output: jnp.where(counts, output, 0.0), outputs)
         return (after, made + 1.0), (outputs, counts.astype(jnp.float32))

@@ -32,8 +32,7 @@ from metastep.rules.actor_critic.experience import (
     temporal_differences,
 )
 from metastep.simulation.engine import compiled, draw_seeds, numbers_last, require_host_env
-from metastep.simulation.rollouts import require_fit
-from metastep.simulation.sums import mean_and_error
+from metastep.simulation.rollouts import mean_and_error, require_fit
 
 _RESETS, _SEEDS = 2**32 - 1, 2**32 - 2  # beside the batch's own key, in whose stream no environment has such a number
 
@@ -56,6 +55,7 @@ class Sampler:
             each environment has in a batch.
         discount: discount of the rewards, gamma.
         hold: environment steps for which an action is held, and whose rewards are added up; together one step of a batch.
+        twins: equal parts of a block that share all noise: learner i of one part has that of learner i of every other.
     """
 
     env: Env | HostEnv
@@ -65,6 +65,7 @@ class Sampler:
     horizon: Count
     discount: Share = 0.99
     hold: Count = 1
+    twins: Count = 1
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
@@ -89,7 +90,8 @@ class Sampler:
         nothing = jnp.zeros(shape, jnp.float32)
         state: State = ()
         if not isinstance(self.env, HostEnv):
-            noise = standard_normals(key, 0, self.env.reset_noise, shape)
+            drawn = standard_normals(key, 0, self.env.reset_noise, self._drawn(len(context)))
+            noise = [jnp.tile(array, (self.twins, 1)) for array in drawn]
             # vmap needs an array to learn the batch size from, also where an environment declares no normals.
             state = jax.vmap(partial(_reset_one, self.env))(context, jnp.stack((*noise, nothing), axis=-1))
         return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool))
@@ -133,7 +135,12 @@ class Sampler:
         """Draw the normals of a batch, (steps, learners, envs, numbers): for the action, the dynamics and a reset."""
         num = self.policy.num_actions + self.hold * self.env.step_noise + self.env.reset_noise
         draws = jnp.arange(self.num_steps, dtype=jnp.uint32)
-        return jnp.stack(standard_normals(key, draws, num, (num_learners, self.num_envs)), axis=-1)
+        drawn = jnp.stack(standard_normals(key, draws, num, self._drawn(num_learners)), axis=-1)
+        return jnp.tile(drawn, (1, self.twins, 1, 1))
+
+    def _drawn(self, num_learners: int) -> tuple[int, int]:
+        """Return for how many learners and environments noise is drawn; twins repeat it."""
+        return num_learners // self.twins, self.num_envs
 
 
 def _experience(how: tuple[Sampler, float, bool], lanes: Lanes, steps: Steps) -> Experience:
@@ -234,10 +241,10 @@ def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, S
 @partial(jax.jit, static_argnums=(0, 2))
 def _draw(sampler: Sampler, key: Array, num_learners: int) -> tuple[Array, Array, Array]:
     """Draw normals of the steps, as in JAX, and of the first resets, and seeds, learners before environments."""
-    env, shape = sampler.env, (num_learners, sampler.num_envs)
-    resets = standard_normals(jax.random.fold_in(key, _RESETS), 0, env.reset_noise, shape)
+    env, twins, shape = sampler.env, sampler.twins, sampler._drawn(num_learners)
+    resets = numbers_last(standard_normals(jax.random.fold_in(key, _RESETS), 0, env.reset_noise, shape), shape)
     seeds = draw_seeds(jax.random.fold_in(key, _SEEDS), (sampler.num_steps, *shape))
-    return sampler.normals(key, num_learners), numbers_last(resets, shape), seeds
+    return sampler.normals(key, num_learners), jnp.tile(resets, (twins, 1, 1)), jnp.tile(seeds, (1, twins, 1))
 
 
 @partial(jax.jit, static_argnums=0)
