@@ -10,24 +10,22 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
-import numpy as np
 import pytest
 
 from metastep._core import parallel, storage
 from metastep.mdp import EpisodicMetaMDP, collection
-from metastep.mdp.blocks import Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
-from metastep.mdp.history import joined
-from metastep.mdp.loop import Parts, follow
-from metastep.rules import Adam
+from metastep.mdp.loop import Parts
+from metastep.rules import TRPO, Adam
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.engine import engine_of
+from tests.controllers.problems import make_training_mdp
 from tests.envs.host.twins import Twin
 from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_dataset import files
-from tests.one_block import run
+from tests.rules.test_on_host import PENDULUM
+from tests.rules.test_on_host import make_mdp as steps_mdp
 
 DEVICE = engine_of(small_mdp().estimator.rollout.env)
 BATCH_STEPS = 16 * 8 * 5  # learners, episodes, horizon of `small_mdp`
@@ -132,16 +130,24 @@ def test_a_stopped_collection_goes_on_inside_the_block(tmp_path, whole, after):
 
 @pytest.mark.usefixtures("short_stretches")
 @pytest.mark.parametrize(
-    "make", [small_mdp, on_host, lambda: small_mdp(rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))]
+    "make",
+    [
+        on_host,
+        lambda: small_mdp(rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,))),
+        make_training_mdp,
+        lambda: steps_mdp(PENDULUM, TRPO(minibatch_size=8, critic_epochs=1)),
+    ],
+    ids=["on the host", "with moments", "PPO", "TRPO on the host"],
 )
 def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, make):
     mdp = make()
-    halts = SETTINGS["num_updates"] if mdp.estimator.engine is not DEVICE else HALTS
-    for _ in range(2 * halts):
-        stop(tmp_path / "stopped", 1, mdp)
-    assert resume(tmp_path / "stopped", mdp).total == 0
+    one = {"num_updates": 3, "num_episodes": mdp.block_size}
+    monkeypatch.setattr(DEVICE, "steps_between_halts", 1)
+    for _ in range(3):
+        stop(tmp_path / "stopped", 1, mdp, **one)
+    assert resume(tmp_path / "stopped", mdp, **one).total == 0
     monkeypatch.undo()
-    collect(mdp, tmp_path / "whole", **SETTINGS)
+    resume(tmp_path / "whole", mdp, **one)
     assert files(tmp_path / "stopped") == files(tmp_path / "whole")
 
 
@@ -235,7 +241,7 @@ from tests.mdp.test_parts import BATCH_STEPS, DEVICE, LONG, small_mdp
 DEVICE.steps_between_halts, collection.PART_SECONDS = BATCH_STEPS, 0.0
 collection.collect(small_mdp(), Path(sys.argv[1]), **LONG)
 """
-LONG = SETTINGS | {"num_episodes": 16, "num_updates": 400}
+LONG = SETTINGS | {"num_episodes": 16, "num_updates": 150}
 
 
 def test_a_killed_process_resumes_inside_the_block(tmp_path):
@@ -246,23 +252,6 @@ def test_a_killed_process_resumes_inside_the_block(tmp_path):
         time.sleep(0.005)
     worker.send_signal(signal.SIGKILL)
     assert worker.wait() == -signal.SIGKILL
-    assert 0 < resume(tmp_path / "killed", **LONG).total <= (401 - 6) * BATCH_STEPS
+    assert 0 < resume(tmp_path / "killed", **LONG).total <= (151 - 6) * BATCH_STEPS
     resume(tmp_path / "whole", **LONG)
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
-
-
-def test_stretches_joined_are_the_run_and_a_run_is_one_transfer(monkeypatch):
-    mdp, controller = small_mdp(), Exploration()
-    tasks = mdp.tasks(0, Stream.TRAIN, 0)
-    transfers, device_get = [], jax.device_get
-    monkeypatch.setattr(jax, "device_get", lambda tree: transfers.append(tree) or device_get(tree))
-    record = ("theta", "natural_gradient")
-    expected, _ = run(mdp, controller, tasks, 5, record)
-    assert len(transfers) == 1
-    learners, pieces = mdp.begin(tasks), []
-    state = controller.init(mdp, learners)
-    for count in (2, 1, 2):
-        learners, state, piece = follow(mdp, controller, learners, state, count, from_start=not pieces, record=record)
-        pieces.append(piece)
-    assert [len(piece.features["theta"]) for piece in pieces] == [3, 1, 2]
-    jax.tree.map(np.testing.assert_array_equal, joined(pieces).to_arrays(), expected.to_arrays())
