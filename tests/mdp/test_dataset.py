@@ -224,7 +224,7 @@ def test_space_on_disk_is_checked_before_the_start_and_for_what_is_left(tmp_path
 def test_the_first_difference_enters_lists_of_named_tables():
     adam, slower = ({"name": "adam", "grid": {"stepsize": steps}} for steps in ([1, 2], [1]))
     fixed = {"name": "fixed"}
-    assert first_difference({"m": [fixed, adam]}, {"m": [fixed, slower]}) == ("m.adam.grid.stepsize", "[1, 2]", "[1]")
+    assert first_difference({"m": [fixed, adam]}, {"m": [fixed, slower]}) == ("m[1].grid.stepsize", "[1, 2]", "[1]")
     assert first_difference({"m": [adam, fixed]}, {"m": [fixed, adam]}) == ("m[0].name", '"adam"', '"fixed"')
     assert first_difference({"m": [fixed]}, {"m": [fixed, adam]}) == ("m[1].name", "not set", '"adam"')
 
