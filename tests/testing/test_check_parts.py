@@ -1,27 +1,27 @@
-"""Every registered feature, policy and rule keeps its contract; each way to break one gets its own sentence."""
+"""Every registered feature, policy, rule and regressor keeps its contract; each way to break one gets its own sentence."""
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import Array
+from sklearn.neighbors import KNeighborsRegressor
 
 from metastep import features, policies, rules
+from metastep._core.errors import InputError
 from metastep.features import Feature
+from metastep.fqi import regressors
+from metastep.fqi.regressors import SklearnRegressor
 from metastep.policies import ActorCritic, LinearGaussian, MLPGaussian
 from metastep.rules import GradientAscent, Rule, Update, guard
-from metastep.testing import check_feature, check_policy, check_rule
+from metastep.testing import check_feature, check_policy, check_regressor, check_rule
 from tests.controllers.problems import make_mdp, make_training_mdp
 from tests.testing.variants import RNG, refused, then, variant
 
-
-@pytest.mark.parametrize("name", features.names())
-def test_registered_features_pass(name: str) -> None:
-    feature = features.make(name)
-    mdp = next(each for each in (make_mdp(), make_training_mdp()) if set(feature.needs) <= set(each.diagnosed))
-    check_feature(feature, mdp)
+MDPS = make_mdp(), make_training_mdp()
 
 
 class Lengths(Feature):
@@ -44,8 +44,9 @@ def calls(change: Any) -> Any:
     return variant(Lengths, __call__=then(Lengths.__call__, change))
 
 
-def test_a_feature_of_ones_own_passes() -> None:
-    check_feature(Lengths(), make_mdp())
+@pytest.mark.parametrize("feature", [Lengths(), *map(features.make, features.names())], ids=lambda each: each.name)
+def test_correct_features_pass(feature: Any) -> None:
+    check_feature(feature, next(mdp for mdp in MDPS if set(feature.needs) <= set(mdp.diagnosed)))
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,6 @@ def test_a_single_learner_has_no_neighbour() -> None:
     refused(check_feature, Lengths(), "the check needs blocks of at least 2 learners, got 1", alone)
 
 
-@pytest.mark.parametrize("name", policies.names())
-def test_registered_policies_pass(name: str) -> None:
-    options = {"sigma": 0.5} if "sigma" in policies.REGISTRY.options(name) else {}
-    check_policy(policies.make(name, 3, 2, **options))
-
-
 @dataclass(frozen=True)
 class Own:
     """mean = theta * s, one parameter; a policy that inherits nothing."""
@@ -106,15 +101,14 @@ class Own:
 @pytest.mark.parametrize(
     "policy",
     [
-        LinearGaussian(1, 1, 0.1),
-        LinearGaussian(17, 6, 1.001),
+        *(policies.make(name, 3, 2, **({"sigma": 0.5} if name != "actor-critic" else {})) for name in policies.names()),
+        LinearGaussian(17, 6, 1.001),  # its score comes in large pieces
         MLPGaussian(2, 2, 0.7, (3, 2)),
         ActorCritic(4, 1, num_choices=3, hidden=(5,)),
-        Own(),
+        Own(),  # inherits nothing
     ],
-    ids=["smallest", "score in large pieces", "two layers", "choices", "inherits nothing"],
 )
-def test_other_policies_pass(policy: Any) -> None:
+def test_correct_policies_pass(policy: Any) -> None:
     check_policy(policy)
 
 
@@ -285,3 +279,119 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
 )
 def test_a_broken_rule_gets_a_sentence(rule: Any, sentence: str) -> None:
     refused(check_rule, rule, sentence)
+
+
+class Line(NamedTuple):
+    """A linear function."""
+
+    weights: Any
+    importances: Any = None
+
+    @property
+    def num_features(self) -> Any:
+        return len(self.weights)
+
+    def predict(self, inputs: Any) -> Any:
+        return np.asarray(inputs, np.float64) @ self.weights
+
+    def arrays(self) -> Any:
+        return {"weights": self.weights}
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    ridge: float = 1e-3
+    head: Any = Line
+
+    name: ClassVar[Any] = "least-squares"
+
+    def fit(self, inputs: Any, targets: Any, *, seed: int, threads: int | None) -> Any:
+        x = np.asarray(inputs, np.float64)
+        return self.head(np.linalg.solve(x.T @ x + self.ridge * np.eye(x.shape[1]), x.T @ targets))
+
+    def load(self, arrays: Any) -> Any:
+        if arrays.keys() != {"weights"}:
+            raise InputError("least-squares: the only array must be weights.")
+        return self.head(arrays["weights"])
+
+
+@pytest.mark.parametrize("own", [LeastSquares(), *(regressors.make(name, trees=3) for name in regressors.names())])
+def test_correct_regressors_pass(own: Any) -> None:
+    check_regressor(own)
+
+
+class PlainClass:
+    """An option that no file would hold."""
+
+    name, head = "least-squares", Line
+
+    def __init__(self, ridge: float = 1e-3) -> None:
+        self.ridge = ridge
+
+    fit, load = LeastSquares.fit, LeastSquares.load
+
+
+class ScalesInPlace(LeastSquares):
+    def fit(self, inputs: Any, targets: Any, **settings: Any) -> Any:
+        inputs -= inputs.mean(axis=0)
+        return super().fit(inputs, targets, **settings)
+
+
+class CountsThreads(LeastSquares):
+    def fit(self, inputs: Any, targets: Any, *, seed: int, threads: int | None) -> Any:
+        return super().fit(inputs, targets * (1.0 + (threads or 0)), seed=seed, threads=threads)
+
+
+def heads(**members: Any) -> LeastSquares:
+    """Fits heads with these members."""
+    return LeastSquares(head=type("Head", (Line,), members))
+
+
+def loads(load: Any) -> Any:
+    return variant(LeastSquares, load=load)
+
+
+@pytest.mark.parametrize(
+    ("regressor", "sentence"),
+    [
+        (variant(LeastSquares, load=None), "^regressor 'least-squares': it has no method `load`"),
+        (PlainClass(), "one with its options {} is not equal to it; make it a frozen dataclass"),
+        (ScalesInPlace(), "`fit` fails with ValueError: output array is read-only"),
+        (CountsThreads(), "`fit` gives different heads for the same seed; they must not depend on the threads either"),
+        (
+            variant(LeastSquares, fit=then(LeastSquares.fit, lambda head: head.weights)),
+            "`fit` must return a metastep.fqi.regressors.Head, its result has no `num_features`",
+        ),
+        (heads(num_features=7), "`num_features` is 7, it must be 4"),
+        (
+            heads(predict=then(Line.predict, lambda found: found.astype(np.float32))),
+            "what `predict` returns has dtype float32, it must be float64",
+        ),
+        (heads(predict=then(Line.predict, lambda found: found + np.inf)), "what `predict` returns must be finite"),
+        (heads(importances=np.ones(1)), r"`importances` has shape \(1,\), it must be \(4,\)"),
+        (heads(arrays=lambda self: {}), "`arrays` must return arrays by name"),
+        (
+            heads(arrays=lambda self: {"w": self.weights.astype(object)}),
+            "'w' of `arrays` must be a NumPy array of numbers, got a ndarray",
+        ),
+        (
+            loads(then(LeastSquares.load, lambda head: Line(0.0 * head.weights))),
+            "a head that is loaded predicts something",
+        ),
+        (
+            loads(lambda self, arrays: Line(next(iter(arrays.values())))),
+            "`load` must refuse arrays of others with an InputError, but it takes them",
+        ),
+        (
+            loads(lambda self, arrays: Line(arrays["weights"])),
+            "`load` must refuse arrays of others with an InputError, not a KeyError",
+        ),
+    ],
+)
+def test_a_broken_regressor_gets_a_sentence(regressor: Any, sentence: str) -> None:
+    refused(check_regressor, regressor, sentence)
+
+
+def test_what_lives_in_memory_only_says_so() -> None:
+    with pytest.raises(InputError, match="lives in memory only and cannot be saved"):
+        check_regressor(SklearnRegressor(KNeighborsRegressor()))
