@@ -58,7 +58,7 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
     parts = Parts(sandbox / "parts", {"dataset": "0" * 64})
     parts.folder.mkdir()
-    parts.write(0, next(grow(mdp, Exploration(), tasks, 2, stretch=1, record=("theta", "natural_gradient"))), 0)
+    parts.write(0, next(grow(mdp, Exploration(), tasks, 2, stretch=1, record=("theta", "natural_gradient"))))
     (part,) = parts.folder.iterdir()
     content = part.read_bytes()
 
