@@ -9,6 +9,7 @@ import random
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.loop import Parts, grow
-from tests.campaigns import SETTINGS, Tally, main
+from tests.campaigns import SETTINGS, Tally, damaged, main
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]]]
 
@@ -110,31 +111,16 @@ def mutated(content: bytes, generator: random.Random) -> bytes:
     return generator.choice(kinds)
 
 
-def _changed(value: Any, generator: random.Random) -> Any:
-    """Return JSON with something in it replaced or removed."""
-    value = inner = json.loads(json.dumps(value))
-    while inner and isinstance(inner, dict | list):
-        last = generator.choice(sorted(inner) if isinstance(inner, dict) else range(len(inner)))
-        if isinstance(inner[last], dict | list) and inner[last] and generator.random() < 0.8:
-            inner = inner[last]
-            continue
-        if generator.random() < 0.3:
-            del inner[last]
-        else:
-            inner[last] = generator.choice(JUNK)
-        return value
-    return generator.choice(JUNK)
-
-
 def resealed(content: bytes, generator: random.Random) -> bytes:
     """A file that says something else, with its checksum right."""
+    changed = partial(damaged, generator, junk=partial(generator.choice, JUNK))
     if content[:1] == b"{":
-        found = _changed({k: v for k, v in json.loads(content).items() if k != "checksum"}, generator)
+        found = changed({k: v for k, v in json.loads(content).items() if k != "checksum"})
         return storage.canonical_json(storage.sealed(found) if isinstance(found, dict) else found)
     found = decode(content, verify=False)
     arrays, metadata = dict(found.arrays), found.metadata
     if generator.random() < 0.5:
-        return encode(arrays, changed if isinstance(changed := _changed(metadata, generator), dict) else {})
+        return encode(arrays, found if isinstance(found := changed(metadata), dict) else {})
     name = generator.choice(sorted(arrays))
     array = arrays.pop(name)
     replaced = {
