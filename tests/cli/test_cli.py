@@ -1,4 +1,4 @@
-"""The command line itself: how it stops, what it refuses before it leaves anything behind, what its help says."""
+"""The command line itself: how it stops, what it refuses before it leaves anything behind."""
 
 import subprocess
 import sys
@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 import metastep
 from metastep.cli import app
 from metastep.envs.planar.model import load_model
-from tests.experiments.tiny import make_folder
 
 
 def invoke(*arguments):
@@ -47,26 +46,43 @@ def test_ctrl_c_ends_at_once_with_all_that_was_said():
     assert done.stderr == "stopped; the same command resumes where it was.\n"
 
 
-@pytest.mark.parametrize("verb", ["run", "collect"])
-def test_what_cannot_be_fitted_leaves_no_folder(tmp_path, verb):
-    sentence = refused(invoke(verb, "nav2d", "--out", tmp_path / "run", "--set", "fqi.regressor.trees=0"))
-    assert "fqi.regressor.trees: 0 must be greater than or equal to 1" in sentence
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("verb", ["run", "collect"])
-def test_an_environment_that_is_not_installed_leaves_no_folder(tmp_path, monkeypatch, verb):
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("run nav2d --set fqi.regressor.trees=0", "fqi.regressor.trees: 0 must be greater than or equal to 1"),
+        ("collect nav2d --set rolout.horizon=3", "rolout: is not a setting, did you mean"),
+        ("collect nav2d --tasks nowhere.csv", "nowhere.csv"),
+        ("collect pendulum-update", "learner: 'search' collects no training data"),
+        ("collect halfcheetah", "halfcheetah needs MuJoCo"),
+    ],
+)
+def test_what_cannot_run_leaves_no_folder(tmp_path, monkeypatch, words, sentence):
     load_model.cache_clear()
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    assert "halfcheetah needs MuJoCo" in refused(invoke(verb, "halfcheetah", "--out", tmp_path / "run"))
+    assert sentence in refused(invoke(*words.split(), "--out", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_description_is_whole_or_none(tmp_path):
-    folder = make_folder(tmp_path / "run")
-    folder.collect()
-    assert "48 tuples" in invoke("inspect", folder.path).stdout
-    assert "nowhere.csv" in refused(invoke("inspect", folder.path, "--coverage", tmp_path / "nowhere.csv"))
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("fit", "holds no config.json"),
+        ("compare", "holds no config.json"),
+        ("report", "holds no config.json"),
+        ("inspect", "does not exist"),
+        ("export", "nothing to do, give --parquet FILE"),
+        ("export --parquet out.parquet", "holds no config.json"),
+    ],
+)
+def test_stages_out_of_order_say_what_is_missing(tmp_path, words, sentence):
+    verb, *options = words.split()
+    assert sentence in refused(invoke(verb, tmp_path / "nowhere", *options))
+
+
+def test_a_search_has_no_data_to_export(tmp_path):
+    run = metastep.Run.create(tmp_path / "run", metastep.load_experiment("pendulum-update", "quick"))
+    sentence = refused(invoke("export", run.path, "--parquet", tmp_path / "out.parquet"))
+    assert "learner: 'search' collects no training data, so there is none in" in sentence
 
 
 def test_the_version():

@@ -1,21 +1,16 @@
 """Presets, files, overrides and what is said about wrong ones."""
 
-import copy
 import json
-import math
 import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from metastep._core.errors import InputError
 from metastep._core.registry import Entry
 from metastep.evaluation import baselines
 from metastep.experiments import schema
-from metastep.experiments.budget import budget_of
 from metastep.experiments.config import Experiment, build_mdp, build_regressor, list_presets, load, parse, variant
 from metastep.experiments.reference import to_toml
 from metastep.experiments.run import Run
@@ -51,13 +46,8 @@ def sections(section: type[BaseModel] = Experiment, prefix: str = ""):
 def error_of(call, *args) -> str:
     with pytest.raises(InputError) as error:
         call(*args)
-    message = str(error.value)
-    assert is_one_sentence(message)
-    return message
-
-
-def is_one_sentence(message: str) -> bool:
-    return re.fullmatch(r"[^\n]+[.?]", message) is not None and len(message) < 500
+    assert re.fullmatch(r"[^\n]{1,500}[.?]", str(error.value))
+    return str(error.value)
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -114,15 +104,6 @@ def test_every_preset_constructs_and_survives_json_and_toml(name, scale, tmp_pat
             assert (field.description or "").endswith("."), prefix
             if section is not schema.MethodSection:
                 assert field.description in path.read_text()
-
-
-@pytest.mark.parametrize("name", PAPER)
-def test_the_quick_scale_is_much_cheaper_and_the_same_experiment(name):
-    quick, full = load(name, "quick"), load(name, "full")
-    cheap, dear = (budget_of(Run(Path(), config)).steps for config in (quick, full))
-    assert cheap < min(5e9, dear / 2)  # a few minutes at 25 million steps a second, padding included
-    for section in ("env", "policy", "initial", "meta", "rollout"):
-        assert getattr(quick, section) == getattr(full, section)
 
 
 def test_overrides_take_toml_values_or_bare_text():
@@ -228,10 +209,10 @@ NAV2D = {
     "fqi.lam=0.5": "fqi.lam: 0.5 must be greater than 0.5.",
     "fqi.iterations=true": "fqi.iterations: True must be a whole number.",
     "fqi.double=1": "fqi.double: 1 must be true or false.",
-    "policy.sigma=inf": "policy: {'name': 'linear', 'sigma': inf} must map names to true, false, numbers, text or lists of them,",
+    "policy.sigma=inf": "policy.sigma: inf must be true, false, a number, text or a list of them.",
     "rollout={}": "rollout.horizon: is missing, it must be set.",
     "env.name=": "env.name: '' must have at least 1 character.",
-    "env.options.a={b=1}": "env.options: {'a': {'b': 1}} must map names to true, false, numbers, text or lists of them,",
+    "env.options.a={b=1}": "env.options.a: {'b': 1} must be true, false, a number, text or a list of them.",
     "meta.stepsize_low=8": "meta.stepsize_low: 8.0 must lie below stepsize_high = 8.0, and both be finite.",
     "meta.stepsize_high=1e39": "meta.stepsize_high: 1e+39 must be less than or equal to 1000000000.",
     "meta.stepsize_scale=log": "meta.stepsize_low: 0.0 must be positive on a log scale.",
@@ -254,7 +235,7 @@ NAV2D = {
     "policy={}": "policy.sigma: is missing, linear cannot be built without it.",
     "policy.sigma=wide": "policy.sigma: 'wide' must be a number.",
     "meta.rule=ngaa": "meta.rule: 'ngaa' is not registered, allowed are a2c, adam, gradient, menu, nga, ppo, rmsprop,",
-    "meta.rule.damping=2.0": "meta.rule.damping: 2.0 must lie in (0, 1).",
+    "meta.rule.damping=2.0": "meta.rule.damping: 2.0 must be less than 1.",
     'compare.methods=["adamw"]': "compare.methods: 'adamw' is not registered, allowed are adam, bandit, cosine-annealing,",
     "compare.methods.fixed.grid.stepsize=[]": "compare.methods.fixed.grid.stepsize: [] must hold at least one number.",
     'compare.methods=[{name="fixed", grid={alpha=[1]}}]': "compare.methods.fixed.controller: 'alpha' is not an option of",
@@ -291,73 +272,6 @@ def test_a_missing_section_names_its_keys():
         data = load("nav2d").to_dict()
         del data[section]
         assert error_of(parse, data) == f"{section}: is missing, it must be a table with {key}."
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Arbitrary configurations: presets with a few settings replaced, added or removed.
-
-DOTTED = [prefix + name for prefix, section in sections() for name in section.model_fields]
-WORDS = sorted({word for key in DOTTED for word in key.split(".")} | {"linear", "mlp", "normal", "uniform", "log"})
-NUMBERS = st.sampled_from([0, 1, 2, 0.0, 0.5, 0.51, 1.0, -1.0, 10**9, 2**32, 10**400, math.nan, math.inf])
-TEXTS = st.text(st.characters(), max_size=8) | st.sampled_from([*WORDS, *METHODS])
-SCALARS = st.none() | st.booleans() | st.integers() | NUMBERS | st.floats() | TEXTS | st.dates()
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3),
-    max_leaves=6,
-)
-OTHERS = st.lists(st.sampled_from(WORDS) | st.text(max_size=4), min_size=1, max_size=3).map(".".join)
-KEYS = st.sampled_from(DOTTED) | OTHERS
-SETTINGS = st.tuples(KEYS, st.text(max_size=12) | VALUES.map(repr) | SCALARS.map(str)).map("=".join)
-
-
-def put(data: dict, key: str, value: object, remove: bool = False) -> None:
-    *parents, name = key.split(".")
-    for parent in parents:
-        data = data.setdefault(parent, {})
-        if not isinstance(data, dict):
-            return
-    if remove:
-        data.pop(name, None)
-    else:
-        data[name] = value
-
-
-def check_outcome(call, *args) -> None:
-    """Either an experiment that survives being stored, or one sentence; no other exception."""
-    message, config = "", None
-    try:
-        config = call(*args)
-    except InputError as error:
-        message = str(error)
-    if config is None:
-        assert is_one_sentence(message)
-        return
-    assert parse(json.loads(json.dumps(config.to_dict(), allow_nan=False))) == config
-    assert config.meta.stepsize_low < config.meta.stepsize_high
-    json.dumps(config.to_dict(), ensure_ascii=False).encode()
-
-
-@settings(max_examples=300)
-@given(
-    preset=st.sampled_from(list_presets()),
-    changes=st.lists(st.tuples(KEYS, VALUES, st.booleans()), min_size=1, max_size=4),
-    overrides=st.lists(SETTINGS | st.text(max_size=12), max_size=3),
-)
-def test_any_configuration_or_override_constructs_or_gives_one_sentence(preset, changes, overrides):
-    data = copy.deepcopy(load(preset).to_dict())
-    for change in changes:
-        put(data, *change)
-    check_outcome(parse, data)
-    check_outcome(load, preset, "quick", overrides)
-
-
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="replace")))
-def test_any_file_gives_one_sentence(tmp_path, content):
-    path = tmp_path / "own.toml"
-    path.write_bytes(content)
-    error_of(load, path)
 
 
 def test_another_regressor_brings_its_own_options_in_further_models(monkeypatch):

@@ -1,6 +1,7 @@
 """The stages of an experiment on a tiny one: what they pass on, and what they refuse."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.runs import Plan
 from metastep.rules import NGA
-from tests.experiments.tiny import TASKS, make_folder
+from tests.cli.test_cli import invoke, refused
+from tests.experiments.tiny import TASKS, WORDS, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,26 @@ def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeyp
         found.append({file.name: file.read_bytes() for file in files})
     assert found[0] == found[1]
     assert len(found[0]) == 8
+
+
+def test_verbs_one_by_one_give_the_same_files(whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    monkeypatch.setattr(sys, "argv", ["metastep", "collect", "nav2d", "--cores=3"])
+    assert "48 tuples in 3 blocks" in invoke("collect", "nav2d", "--out", folder, *WORDS).stdout
+    assert "48 tuples in 3 blocks" in invoke("collect", folder).stdout  # a run goes on by its folder, as it is
+    assert "whose settings stay" in refused(invoke("collect", folder, "--seed", 3))
+    assert "N = 1: mean return over the updates" in invoke("fit", folder).stdout
+    for stage in ("compare", "report"):
+        assert invoke(stage, folder).exit_code == 0
+    for name in ("model", "validation", "comparison", "results/adam"):
+        ours, theirs = (path / f"{name}.safetensors" for path in (folder, whole.path))
+        assert ours.read_bytes() == theirs.read_bytes()
+    commands = "\n".join(
+        ["metastep collect nav2d", *(f"metastep {it} {folder}" for it in ("fit", "compare", "report"))]
+    )
+    assert commands in (folder / "report.md").read_text()
+    # A description is whole or none.
+    assert "nowhere.csv" in refused(invoke("inspect", folder, "--coverage", tmp_path / "nowhere.csv"))
 
 
 def test_a_run_in_which_every_tuple_is_flagged_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

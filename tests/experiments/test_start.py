@@ -1,13 +1,10 @@
 """What cannot run is refused in one sentence before anything is allocated or written."""
 
-import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from metastep import envs
 from metastep._core.errors import InputError
 from metastep.envs.halfcheetah import HalfCheetahVel
 from metastep.experiments import budget
@@ -18,25 +15,19 @@ from tests.cli.test_cli import invoke, refused
 OWN = Path(__file__).parent.parent / "own"
 
 
-def budget_of(preset, scale, *overrides):
-    return budget.budget_of(Run(Path("run"), load(preset, scale, overrides)))
-
-
 @pytest.mark.parametrize("preset", list_presets())
-@pytest.mark.parametrize("scale", ["quick", "full"])
-def test_every_preset_is_within_reach(preset, scale):
-    found = budget_of(preset, scale)
-    assert max(found.memory.values()) < 1e9
-    pace = (
-        "with learning"
-        if preset.endswith(("-ppo", "-update"))
-        else "on the host"
-        if preset == "halfcheetah"
-        else "in JAX"
-    )
+def test_every_preset_is_within_reach(preset):
+    configs = [load(preset, scale) for scale in ("quick", "full")]
+    quick, full = (budget.budget_of(Run(Path("run"), config)) for config in configs)
+    assert max(*quick.memory.values(), *full.memory.values()) < 1e9
     # Learning with networks at the scale of `full` is for GPUs, and so is search.
-    hours = 36 if preset.endswith("-ppo") else 240 if preset.endswith("-update") else 13
-    assert found.steps / budget.STEPS_PER_SECOND[pace] < hours * 3600.0
+    paces = {"ppo": ("with learning", 36), "update": ("with learning", 240), "halfcheetah": ("on the host", 13)}
+    pace, hours = paces.get(preset.rpartition("-")[2], ("in JAX", 13))
+    assert max(quick.steps, full.steps) / budget.STEPS_PER_SECOND[pace] < hours * 3600.0
+    if pace == "in JAX":  # a few minutes at 25 million steps a second, padding included, and the same experiment
+        assert quick.steps < min(5e9, full.steps / 2)
+        for section in ("env", "policy", "initial", "meta", "rollout"):
+            assert getattr(configs[0], section) == getattr(configs[1], section)
 
 
 SIZES = ["rollout.block_size", "collect.block_size", "rollout.num_episodes", "meta.num_updates", "selection.num_tasks"]
@@ -45,11 +36,14 @@ SIZES += ["collect.num_meta_episodes", "compare.num_tasks", "compare.num_updates
 
 @pytest.mark.parametrize("setting", SIZES)
 def test_memory_out_of_reach_is_refused_at_once(tmp_path, setting):
-    began = time.monotonic()
     with pytest.raises(InputError, match=r"^[a-z_.]+: .* takes about [\d.]+ [GTPk]?.*B of memory, .* available; .*\.$"):
         start_run("nav2d", "quick", tmp_path / "run", overrides=[f"{setting}={10**9}"], anyway=True)
-    assert time.monotonic() - began < 10.0
     assert not (tmp_path / "run").exists()
+
+
+def test_the_memory_of_a_search_depends_on_its_own_blocks():
+    with pytest.raises(InputError, match=r"^search\.block_size: what depends on it takes about .*B of memory, "):
+        budget.require_affordable(Run(Path("run"), load("pendulum-update", "quick", ["search.block_size=100000000"])))
 
 
 def test_the_disk_is_looked_at_before_there_is_a_folder(tmp_path, monkeypatch):
@@ -60,41 +54,21 @@ def test_the_disk_is_looked_at_before_there_is_a_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_weeks_need_a_yes(tmp_path):
-    long = ["rollout.horizon=1000000000", 'compare.methods=["fixed", "adam"]']
-    words = [word for setting in long for word in ("--set", setting)]
-    sentence = refused(invoke("run", "nav2d", "--out", tmp_path / "run", *words))
-    days = re.fullmatch(
-        r"error: The experiment simulates [\d.]+ Tsteps in JAX, about ([\d.e+]+) days at 10.0 Msteps/s; "
-        r"more than 10 days need --yes\.",
-        sentence,
-    )
-    assert float(days[1]) > 10.0
-    assert not (tmp_path / "run").exists()
-    config = load("nav2d", "quick", long)
-    assert budget.require_affordable(Run(Path("run"), config), anyway=True).steps > 1e13
-
-
 @pytest.mark.parametrize(
-    ("preset", "scale", "overrides", "pace"),
+    ("preset", "overrides", "pace"),
     [
-        ("halfcheetah", "full", ["compare.num_tasks=100000", 'compare.methods=["fixed", "adam"]'], "on the host"),
-        (
-            "cartpole-ppo",
-            "quick",
-            ["compare.num_tuning_tasks=300000"],
-            "with learning",
-        ),  # the simulation alone is a day
+        ("nav2d", ["rollout.horizon=1000000000"], "in JAX, about .* at 10.0 M"),
+        ("cartpole-ppo", ["compare.num_tuning_tasks=300000"], "with learning, about .* at 100.0 k"),
+        ("halfcheetah", ["compare.num_tasks=1000000", "compare.num_updates=200"], "on the host, about .* at 100.0 k"),
     ],
 )
-def test_simulators_on_the_host_and_networks_are_slower(preset, scale, overrides, pace):
-    with pytest.raises(InputError, match=rf"simulates [\d.]+ [GT]steps {pace}, about [\d.e+]+ days at 100.0 ksteps/s;"):
-        budget.require_affordable(Run(Path("run"), load(preset, scale, overrides)))
-
-
-@pytest.mark.parametrize("name", envs.names())
-def test_every_registered_environment_is_available_here(name):
-    require_available(SimpleNamespace(env=envs.make(name)))
+def test_weeks_need_a_yes(tmp_path, preset, overrides, pace):
+    overrides = [*overrides, 'compare.methods=["fixed"]']
+    words = rf"^The experiment simulates [\d.]+ [GT]steps {pace}steps/s; more than 10 days need --yes\.$"
+    with pytest.raises(InputError, match=words):
+        start_run(preset, "quick", tmp_path / "run", overrides=overrides)
+    assert not (tmp_path / "run").exists()
+    budget.require_affordable(Run(Path("run"), load(preset, "quick", overrides)), anyway=True)
 
 
 def test_a_package_or_a_method_that_is_missing_is_one_sentence(tmp_path, monkeypatch):
@@ -120,18 +94,9 @@ def test_a_package_or_a_method_that_is_missing_is_one_sentence(tmp_path, monkeyp
 # Environments of one's own.
 
 
-def started(out, env, *overrides):
-    settings = [f"env.name=wrong_walks:{env}", *overrides]
-    return start_run(str(OWN / "ridge_walk.toml"), None, out, overrides=settings)
-
-
 @pytest.mark.parametrize(
     ("env", "sentence"),
     [
-        ("ReturnsTuple", "env 'walk': `step` must return a metastep.envs.Step, its result has no `state`."),
-        ("ObservesVector", "env 'walk': array 0 of `observe` has shape (2,), it must be a scalar."),
-        ("ObservesTwo", "env 'walk': `observe` returns 2 numbers, but num_observations is 1."),
-        ("Branches", "env 'walk': `step with 1 actions and 0 normals` depends on a value in Python (an `if`, "),
         ("PaysNan", "env 'walk': the reward is nan at step 0 of an episode in the task goal = "),
         ("SaysLittle", "env 'walk': `num_observations` must be a whole number of at least 1, got None."),
         ("NanOnHost", "env 'host walk': the reward is nan at step 0 of an episode in the task goal = "),
@@ -148,8 +113,9 @@ def test_a_mistake_is_one_sentence_and_leaves_no_folder(tmp_path, monkeypatch, e
 def test_what_can_be_run_starts_and_resumes(tmp_path, monkeypatch, env):
     """A few steps do not show whether all that is declared has an effect."""
     monkeypatch.syspath_prepend(str(OWN))
+    own, settings = str(OWN / "ridge_walk.toml"), [f"env.name=wrong_walks:{env}"]
     for _ in range(2):
-        assert started(tmp_path / "run", env).config.env.name == f"wrong_walks:{env}"
+        assert start_run(own, None, tmp_path / "run", overrides=settings).config.env.name == f"wrong_walks:{env}"
     if env == "NanFarOut":  # actions are as wide as the policy's
         with pytest.raises(InputError, match="env 'walk': the reward is nan at step"):
-            started(tmp_path / "wide", env, 'policy={name="linear", sigma=3.0}')
+            start_run(own, None, tmp_path / "wide", overrides=[*settings, 'policy={name="linear", sigma=3.0}'])

@@ -13,6 +13,8 @@ TINY += ["selection.num_tasks=4", "compare.num_tasks=4", "compare.num_updates=2"
 TASKS = np.array([[0.1, 0.2], [-0.3, 0.4]], np.float32)
 METHODS = 'compare.methods=["metafqi", "fixed", "adam"]'
 FEW = ["compare.methods.fixed.grid={stepsize = [0.5, 1.0]}", "compare.methods.adam.grid={stepsize = [0.5, 1.0]}"]
+FEW += ["compare.num_resamples=100"]
+WORDS = [word for setting in (*TINY, METHODS, *FEW) for word in ("--set", setting)]  # of the command
 
 
 def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) -> Run:
@@ -22,4 +24,4 @@ def make_folder(path: Path, *overrides: str, tasks: np.ndarray | None = None) ->
 
 def make_run(path: Path, *changes: str) -> Run:
     """The folder of a run that compares three methods."""
-    return make_folder(path, METHODS, *FEW, "compare.num_resamples=100", *changes)
+    return make_folder(path, METHODS, *FEW, *changes)

@@ -41,19 +41,13 @@ def test_equals_brute_force_prediction(heads, lam, features):
 
 def _one_tree(feature, threshold, left, right, value) -> Forest:
     """A tree on a state feature (0) and the step (1)."""
-    integers = [np.array(array, dtype=np.int32) for array in (feature, left, right)]
-    return Forest(
-        integers[0],
-        np.array(threshold, np.float32),
-        *integers[1:],
-        np.array(value),
-        np.array([0, len(value)]),
-        np.ones(2),
-    )
+    feature, left, right = (np.array(array, np.int32) for array in (feature, left, right))
+    ends = np.array([0, len(value)])
+    return Forest(feature, np.array(threshold, np.float32), left, right, np.array(value), ends, np.ones(2))
 
 
-def _stump(threshold: float, below: float, above: float, feature: int = 1) -> Forest:
-    return _one_tree([feature, -1, -1], [threshold, 0, 0], [1, -1, -1], [2, -1, -1], [0.0, below, above])
+def _stump(threshold: float, below: float, above: float) -> Forest:
+    return _one_tree([1, -1, -1], [threshold, 0, 0], [1, -1, -1], [2, -1, -1], [0.0, below, above])
 
 
 def _dip(start: float, stop: float, outside: float, inside: float) -> Forest:

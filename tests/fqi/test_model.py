@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from metastep._core.errors import InputError
-from metastep._core.storage import decode, encode, read_tensors, write_tensors
+from metastep._core.storage import read_tensors, write_tensors
 from metastep.controllers import MetaFQIController
 from metastep.fqi import (
     Branch,
@@ -99,11 +99,10 @@ def test_numbers_of_other_libraries(model):
 
 def test_parts_in_the_order_of_the_record(fitted):
     parts = (ObservationPart("mine:returns", 1), ObservationPart("context", 2), ObservationPart("theta", 2))
-    model = _model(fitted, parts)
-    given = {"theta": [0.5, 1.0], "context": [0.1, 0.2], "returns": -1.0}
-    assert model.stepsize(**given) == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
+    model, given = _model(fitted, parts), {"theta": [0.5, 1.0], "context": [0.1, 0.2], "returns": -1.0}
     # What the model does not look at may be given all the same: a loop need not know.
-    model.stepsize(**given, natural_gradient=[9.0])
+    chosen = model.stepsize(**given, natural_gradient=[9.0])
+    assert chosen == float(model.act([[-1.0, 0.1, 0.2, 0.5, 1.0]])[0])
 
 
 def test_missing_or_wrong_parts_are_one_sentence(model):
@@ -167,13 +166,10 @@ def test_inconsistent_records_are_refused(model, change, sentence):
 
 
 def test_wrong_json_is_one_sentence(model):
-    good = record_to_json(model.record)
     for change in ({"lam": 2.0}, {"lam": "1"}, {"surprise": 1}, {"observation": 3}):
         with pytest.raises(InputError, match=f"model record: {next(iter(change))}") as caught:
-            record_from_json(good | change)
+            record_from_json(record_to_json(model.record) | change)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="model record is None, it must be"):
-        record_from_json(None)
     for wrong in (float("nan"), object()):
         with pytest.raises(InputError, match="model record: cannot be written as JSON"):
             record_to_json(replace(model.record, configuration={"a": wrong}))
@@ -265,7 +261,7 @@ def test_accidents_are_detected_in_little_memory_and_signed_ones_give_models_who
         # 64 KiB for what any call costs: frames, the path, the error itself.
         assert peak <= 3 * len(damaged) + 65_536
         with suppress(ValueError):  # what cannot be read cannot be signed
-            path.write_bytes(encode(*decode(damaged, verify=False)))
+            write_tensors(path, *read_tensors(path, verify=False))
         try:
             loaded = load_model(path)
         except InputError:
@@ -380,15 +376,11 @@ def test_impossible_branches_in_a_file_are_named(menu_model, tmp_path, branch, c
 def test_paths_without_a_model_file_are_named(model, tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         save_model(model, tmp_path / "nowhere" / "m")
-    with pytest.raises(InputError, match=r"File .*/nothing is missing\."):
-        load_model(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"File .*/model.safetensors is missing\."):
-        load_model(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    for other in (tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(InputError, match="cannot be read: it is not a plain file"):
-            load_model(other)
-    for size in (0, 7, 8, 50, 5000):
-        (tmp_path / "short").write_bytes(b"\0" * size)
-        with pytest.raises(InputError, match="is damaged or was not written by metastep"):
-            load_model(tmp_path / "short")
+    (tmp_path / "short").write_bytes(b"\0" * 50)
+    for path, sentence in (
+        ("nothing", r"File .*/nothing is missing\."),
+        (".", r"File .*/model.safetensors is missing\."),
+        ("short", "is damaged or was not written by metastep"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            load_model(tmp_path / path)

@@ -40,7 +40,7 @@ class Replay:
     name = "replay"
 
     def __init__(self, stepsizes):
-        self._stepsizes = [jnp.asarray(values, jnp.float32) for values in stepsizes]
+        self._stepsizes = jnp.asarray(stepsizes, jnp.float32)
 
     def init(self, mdp, learners):
         return 0
@@ -69,7 +69,7 @@ def drawn_tasks(mdp, seed):
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_gymnasium_has_nothing_to_complain_about(name):
-    check_env(gym.make(f"metastep/{name}-v0").unwrapped)
+    check_env(gym.make(f"metastep/{name}-v0", **TINY).unwrapped)
 
 
 def test_the_spaces_follow_the_meta_mdp(env):
@@ -79,17 +79,22 @@ def test_the_spaces_follow_the_meta_mdp(env):
     assert MetaEnv(mdp, 3, "stepsize").action_space == gym.spaces.Box(0.0, 8.0, (1,))
 
 
-def test_an_episode_is_what_the_shared_loop_does(env):
-    actions = np.asarray([[-0.5], [0.25], [0.9]], np.float32)
-    observations, rewards, truncated, infos = play(env, 7, actions)
-    replay = Replay([info["stepsize"][None] for info in infos[1:]])
-    episode, _ = run(env.mdp, replay, drawn_tasks(env.mdp, 7), 3, ("theta", "natural_gradient"))
-    expected = episode.observe(("theta", "natural_gradient", "context"))[:, 0]
-    np.testing.assert_array_equal(np.stack(observations), expected)
-    np.testing.assert_array_equal([info["mean_return"] for info in infos], episode.mean_return[:, 0])
-    np.testing.assert_array_equal(rewards[1:], np.diff(episode.mean_return[:, 0]))
-    assert truncated[1:] == (False, False, True)
-    np.testing.assert_allclose([info["stepsize"] for info in infos], [[0.0], [2.0], [5.0], [7.6]], rtol=1e-6)
+@pytest.mark.parametrize("num", [1, LEARNERS])
+def test_learners_are_a_block_of_the_shared_loop(env, num):
+    learners = env if num == 1 else vector()
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (3, num, 1)).astype(np.float32)
+    observations, rewards, truncated, infos = play(learners, 7, actions if num > 1 else actions[:, 0])
+    chosen, returns = (np.stack([info[name] for info in infos]) for name in ("stepsize", "mean_return"))
+    np.testing.assert_allclose(chosen[1:], 4.0 * (1.0 + (actions if num > 1 else actions[:, 0])), rtol=1e-6)
+    replay = Replay(chosen[1:].reshape(3, num, 1))
+    episode, _ = run(learners.mdp, replay, drawn_tasks(learners.mdp, 7), 3, ("theta", "natural_gradient"))
+    expected = episode.observe(("theta", "natural_gradient", "context"))
+    np.testing.assert_array_equal(np.stack(observations).reshape(expected.shape), expected)
+    np.testing.assert_array_equal(returns.reshape(4, num), episode.mean_return)
+    np.testing.assert_array_equal(np.stack(rewards[1:]).reshape(3, num), np.diff(episode.mean_return, axis=0))
+    assert np.stack(truncated[1:]).reshape(3, num).tolist() == [[False] * num, [False] * num, [True] * num]
+    assert np.stack(observations)[0] in learners.observation_space
+    assert num == 1 or not np.any(np.isclose(observations[0][0], observations[0][1]))
 
 
 def test_later_episodes_differ_but_follow_from_the_seed():
@@ -106,8 +111,7 @@ def test_later_episodes_differ_but_follow_from_the_seed():
 def test_options_fix_the_task_and_the_policy_and_nothing_else(env):
     free, _ = env.reset(seed=1)
     in_context, info = env.reset(seed=1, options={"context": [0.25, -0.5]})
-    np.testing.assert_array_equal(in_context[12:], np.float32([0.25, -0.5]))
-    np.testing.assert_array_equal(info["context"], np.float32([0.25, -0.5]))
+    np.testing.assert_array_equal([in_context[12:], info["context"]], np.float32([[0.25, -0.5]] * 2))
     np.testing.assert_array_equal(in_context[:6], free[:6])
     theta = np.linspace(-1.0, 1.0, 6, dtype=np.float32)
     both, _ = env.reset(seed=1, options={"context": (0.25, -0.5), "theta": theta})
@@ -157,24 +161,10 @@ def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
     np.testing.assert_array_equal(observations[2][: mdp.num_parameters], np.float32(1e6))
 
 
-def test_learners_in_lockstep_are_a_block_of_the_shared_loop():
-    learners = vector()
-    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (3, LEARNERS, 1)).astype(np.float32)
-    observations, rewards, _, infos = play(learners, 7, actions)
-    replay = Replay([info["stepsize"] for info in infos[1:]])
-    episode, _ = run(learners.mdp, replay, drawn_tasks(learners.mdp, 7), 3, ("theta",))
-    np.testing.assert_array_equal(np.stack(observations)[..., :6], episode.features["theta"])
-    np.testing.assert_array_equal(np.stack([info["mean_return"] for info in infos]), episode.mean_return)
-    np.testing.assert_array_equal(np.stack(rewards[1:]), np.diff(episode.mean_return, axis=0))
-    assert np.stack(observations)[0] in learners.observation_space
-    assert not np.any(np.isclose(observations[0][0], observations[0][1]))
-
-
 def test_next_step_autoreset():
     learners = vector()
     assert learners.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    _, _, truncated, _ = play(learners, 1, [ZEROS] * 3)
-    assert [list(now) for now in truncated[1:]] == [[False, False], [False, False], [True, True]]
+    play(learners, 1, [ZEROS] * 3)
     observation, reward, terminated, truncated, info = learners.step(ZEROS * np.nan)
     assert not np.any([reward, terminated, truncated, info["stepsize"][:, 0]])
     learners.reset(seed=1)
@@ -187,18 +177,15 @@ def test_next_step_autoreset():
 
 def test_same_step_autoreset_and_results_that_never_change():
     same_step = vector(autoreset_mode="SameStep")
-    assert same_step.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observations, rewards, truncated, infos = play(same_step, 1, [ZEROS] * 4)
     plain = play(vector(), 1, [ZEROS] * 3)
     assert [list(now) for now in truncated[1:]] == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
     np.testing.assert_array_equal(np.stack(list(infos[3]["final_obs"])), plain[0][3])
     np.testing.assert_array_equal(infos[3]["final_info"]["mean_return"], plain[3][3]["mean_return"])
     np.testing.assert_array_equal(rewards[3], plain[1][3])
-    same_step.reset(seed=1)
-    np.testing.assert_array_equal(same_step.reset()[0], observations[3])
-    assert "final_obs" not in infos[4]
     observation, info = same_step.reset(seed=1)
     kept = observation.copy(), info["mean_return"].copy()
+    np.testing.assert_array_equal(same_step.reset()[0], observations[3])
     for _ in range(4):
         later, reward, _, _, _ = same_step.step(ZEROS)
         later[:], reward[:] = 0.0, 0.0
@@ -212,7 +199,6 @@ def test_without_autoreset():
     with pytest.raises(ResetNeeded):
         learners.step(ZEROS)
     learners.reset(options={"reset_mask": np.ones(LEARNERS, bool)})
-    learners.step(ZEROS)
     with pytest.raises(InputError, match=r"^options.reset_mask: learners in lockstep can only be reset together"):
         learners.reset(options={"reset_mask": np.asarray([True, False])})
 
@@ -238,11 +224,11 @@ def test_what_a_vector_returns_has_the_form_of_gymnasiums_own(mode):
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda mdp: MetaVectorEnv(mdp, 0, 3), "^num_envs: 0 must be at least 1.$"),
-        (lambda mdp: MetaEnv(mdp, 0), "^num_updates: 0 must be at least 1.$"),
-        (lambda mdp: MetaEnv(mdp, 1, "unit"), "^actions: 'unit' must be one of normalised, stepsize"),
+        (lambda mdp: MetaVectorEnv(mdp, 0, 3), "^environment.num_envs: 0 must be greater than or equal to 1"),
+        (lambda mdp: MetaEnv(mdp, 0), "^environment.num_updates: 0 must be greater than or equal to 1"),
+        (lambda mdp: MetaEnv(mdp, 1, "unit"), "^environment.actions: 'unit' must be 'normalised' or 'stepsize'"),
         (lambda mdp: MetaVectorEnv(mdp, 2, 3, autoreset_mode="Never"), "^'Never' is not a valid AutoresetMode"),
-        (lambda mdp: make_env("nav3d"), "^preset: 'nav3d' does not exist"),
+        (lambda mdp: make_env("nav3d"), "^preset: 'nav3d' is neither a preset"),
         (lambda mdp: make_env(), "^preset: nothing was given"),
         (lambda mdp: make_env(config={}, horizon=3), "^config: it is complete already"),
     ],

@@ -53,13 +53,8 @@ def test_another_account_reaches_no_process_of_a_run(tmp_path):
         for one in (process, *process.children(recursive=True)):
             assert not [each.laddr for each in one.net_connections("unix") if each.laddr]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [
-            *unprivileged(),
-            sys.executable,
-            "-m",
-            "tests.campaigns.intruder",
-            *map(str, [known["open"], *private]),
-        ]
+        intruder = [sys.executable, "-m", "tests.campaigns.intruder"]
+        command = [*unprivileged(), *intruder, *map(str, [known["open"], *private])]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200.0)
         assert done.returncode == 0, done.stderr
         answers = {int(port): tried for port, tried in json.loads(done.stdout).items()}

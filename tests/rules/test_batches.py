@@ -90,35 +90,10 @@ def test_an_action_is_held_and_cut_off_at_its_range():
         assert np.flatnonzero(steps.ended[0, :, 0])[0] == -(-50 // hold) - 1 if hold > 1 else not steps.ended.any()
 
 
-def test_first_weights_are_orthogonal_with_the_usual_gains():
-    policy = ActorCritic(3, 2, hidden=(5, 4), log_std=-0.5)
-    parts = policy.split(policy.initial(KEYS[0], 2))
-    for network, last in (("actor", 0.01), ("critic", 1.0)):
-        for index, gain in enumerate((np.sqrt(2.0), np.sqrt(2.0), last)):
-            weight = np.asarray(parts[f"{network}.{index}.weight"][1])
-            small = weight.T @ weight if weight.shape[0] >= weight.shape[1] else weight @ weight.T
-            np.testing.assert_allclose(small, gain**2 * np.eye(len(small)), atol=1e-5)
-            assert not np.any(parts[f"{network}.{index}.bias"])
-    np.testing.assert_allclose(parts["log_std"], -0.5)
-    assert np.any(parts["actor.0.weight"][0] != parts["actor.0.weight"][1])
-
-
-def test_choices_are_drawn_as_often_as_they_should_be():
-    policy = ActorCritic(1, 1, num_choices=3, hidden=(2,))
-    parts = policy.split(policy.initial(KEYS[0], 1)[0])
-    parts["actor.1.bias"] = jnp.log(jnp.asarray([0.2, 0.5, 0.3]))
-    seen = jnp.zeros((20_000, 1))
-    distribution = policy.act(parts, seen)
-    drawn = distribution.sample(jax.random.normal(KEYS[1], (20_000, 1)))
-    np.testing.assert_allclose(np.bincount(drawn[:, 0]) / 20_000, [0.2, 0.5, 0.3], atol=0.015)
-    np.testing.assert_allclose(distribution.entropy()[0], -np.sum([p * np.log(p) for p in (0.2, 0.5, 0.3)]), rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Sampler(Pendulum(), ActorCritic(3, 1), 1, 1, 4), "rollout.num_steps: a batch of 1 step has no spread"),
-        (lambda: ActorCritic(3, 1, hidden=()), "policy.hidden: [] must have at least 1 item"),
         (lambda: Sampler(CartPoleV1(), ActorCritic(4, 1), 2, 3, 4), "policy.num_choices: None, but the environment"),
         (lambda: Sampler(Pendulum(), ActorCritic(3, 1, 2), 2, 3, 4), "policy.num_choices: 2, but the environment"),
         (lambda: Sampler(Pendulum(), ActorCritic(4, 1), 2, 3, 4), "policy.num_observations: 4, but the environment"),

@@ -39,9 +39,9 @@ def kl_of(mdp, learners, theta):
     return total / alive.sum(axis=(0, 1))
 
 
-@pytest.mark.parametrize(("name", "rule"), [("nav2d", NGA()), ("cartpole", NGA()), ("cartpole", RMSProp())])
-def test_a_step_costs_the_divergence_that_was_chosen(name, rule):
-    mdp = make_mdp(name).with_rule(rule, KL)
+@pytest.mark.parametrize("rule", [NGA(), RMSProp()], ids=lambda rule: rule.name)
+def test_a_step_costs_the_divergence_that_was_chosen(rule):
+    mdp = make_mdp("cartpole").with_rule(rule, KL)
     learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     chosen = jnp.geomspace(1e-4, 1.0, BLOCK, dtype=jnp.float32)[:, None]
     moved = updated(mdp, learners, chosen)
@@ -61,12 +61,10 @@ def test_a_step_of_a_network_costs_it_in_the_second_order():
 def test_every_direction_of_a_menu_costs_what_was_chosen():
     mdp = with_menu("cartpole")
     learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
-    for index in range(len(MENU.directions)):
-        chosen = jnp.stack([jnp.full(BLOCK, float(index)), jnp.full(BLOCK, 0.03)], axis=1)
-        moved = updated(mdp, learners, chosen)
-        usable = ~np.asarray(moved.flagged)
-        np.testing.assert_allclose(kl_of(mdp, learners, moved.theta)[usable], 0.03, rtol=2e-3)
+    chosen = jnp.stack([jnp.arange(BLOCK, dtype=jnp.float32) % 4.0, jnp.full(BLOCK, 0.03)], axis=1)
     after = mdp.advance(learners, chosen)
+    usable = ~np.asarray(updated(mdp, learners, chosen).flagged)
+    np.testing.assert_allclose(kl_of(mdp, learners, after.theta)[usable], 0.03, rtol=2e-3)
     np.testing.assert_allclose(after.previous.divergence[usable], 0.03, rtol=1e-3)
     np.testing.assert_allclose(after.previous.step, after.theta - learners.theta, atol=1e-7)
 
@@ -117,11 +115,6 @@ def test_features_without_units_do_not_see_the_unit_of_the_return():
     names = features.SETS["unit-free"]
     for name, numbers in features.compute(mdp, names, learners).items():
         np.testing.assert_allclose(features.compute(mdp, names, other)[name], numbers, rtol=1e-4, atol=1e-4)
-
-
-def test_sets_of_features_stand_for_their_names():
-    assert features.expanded(("full", "theta", "update")) == (*features.SETS["full"], "update")
-    assert all(name in features.names() for names in features.SETS.values() for name in names)
 
 
 def test_what_is_tried_is_what_the_update_would_have_led_to():

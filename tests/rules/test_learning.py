@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from metastep import features
-from metastep._core.errors import InputError
-from metastep.controllers import HOOF, CosineAnnealing, Fixed, LinearAnnealing
+from metastep.controllers import CosineAnnealing, Fixed, LinearAnnealing
 from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
@@ -95,12 +94,6 @@ def test_a_learner_that_would_leave_the_range_of_numbers_stays_and_is_flagged(ta
     assert np.asarray(after.flagged).tolist() == [index == 2 for index in range(BLOCK)]
     np.testing.assert_array_equal(after.theta[2], first.theta[2])
     assert np.isfinite(after.theta).all()
-
-
-def test_controllers_of_whole_episodes_are_refused(tasks) -> None:
-    mdp = make_training_mdp()
-    with pytest.raises(InputError, match="controller: 'hoof' needs batches of whole episodes"):
-        HOOF(0.1).init(mdp, mdp.begin(tasks))
 
 
 def test_results_do_not_depend_on_what_only_models_see(tasks) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.controllers import Exploration
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import GymnasiumEnv, HostStep
 from metastep.experiments.checking import check_folder
@@ -21,15 +20,12 @@ from metastep.experiments.learn import mean_return
 from metastep.experiments.run import Run
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.history import joined
-from metastep.mdp.loop import Growth, Parts, follow
 from metastep.policies import ActorCritic
-from metastep.rules.actor_critic import TRPO, ActorCriticRule, Sampler
+from metastep.rules.actor_critic import ActorCriticRule, Sampler
 from metastep.rules.actor_critic.experience import Steps
 from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import TRAINING
 from tests.envs.host.twins import Twin
-from tests.one_block import run
 from tests.rules.test_learning import FEW
 from tests.run_page import BLOCK, SAVED
 
@@ -195,30 +191,6 @@ def make_mdp(env: Any, rule: ActorCriticRule = TRAINING) -> ActorCriticMDP:
     policy = ActorCritic(env.num_observations, env.num_actions, envs.choices_of(env), hidden=(4,))
     space = HyperparameterSpace((1e-4,), (1e-1,), ("log",), names=rule.hyperparameters)
     return ActorCriticMDP(Sampler(env, policy, 2, 8, horizon=6), space, rule, block_size=3, budget=4)
-
-
-@pytest.mark.parametrize(
-    ("env", "rule"),
-    [(envs.make("pendulum"), TRAINING), (PENDULUM, TRAINING), (PENDULUM, TRPO(minibatch_size=8, critic_epochs=1))],
-    ids=lambda part: part.name,
-)
-def test_a_block_taken_up_from_its_parts_goes_on_to_the_same_bits(
-    env: Any, rule: ActorCriticRule, tmp_path: Path
-) -> None:
-    mdp = make_mdp(env, rule)
-    tasks, record = mdp.tasks(0, Stream.TRAIN, 0), ("last_rate", "clip_fraction", "return")
-    whole, _ = run(mdp, Exploration(), tasks, 3, record)
-    begun = follow(mdp, Exploration(), mdp.begin(tasks), mdp, 2, from_start=True, record=record)
-    parts = Parts(tmp_path, {"of": "a test"})
-    parts.write(0, Growth(2, (begun.piece,), begun.learners), 0)
-    mdp.begin(mdp.tasks(0, Stream.TEST, 0))  # other tasks in between take the place of the simulators
-    growth, problem = parts.take_up(0, mdp, tasks)
-    assert problem is None
-    assert growth is not None
-    rest = follow(mdp, Exploration(), growth.learners, mdp, 1, from_start=False, record=record)
-    for name, array in joined([*growth.pieces, rest.piece]).to_arrays().items():
-        np.testing.assert_array_equal(array, whole.to_arrays()[name], err_msg=name)
-    assert np.ptp(whole.mean_return) > 0.0
 
 
 def test_a_policy_is_judged_by_whole_episodes() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ from metastep.simulation.gradients import Estimate
 
 Floats = NDArray[np.float64]
 NUM_LEARNERS, NUM_PARAMETERS, NUM_UPDATES = 3, 4, 20
-ALONG_A_LINE = [name for name in rules.names() if rules.make(name).is_along_a_line]
 
 
 def estimate(gradient: Array | Floats, natural: Array | Floats | None = None) -> Estimate:
@@ -71,7 +71,7 @@ def history(scale: float) -> tuple[Floats, Floats, Floats]:
 @pytest.mark.parametrize(
     ("rule", "formula"), [(Adam(), keras_adam), (RMSProp(), keras_rmsprop)], ids=["adam", "rmsprop"]
 )
-@pytest.mark.parametrize("scale", [1e-7, 1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-7, 1e4])
 def test_twenty_updates_equal_the_formula_of_keras(
     rule: Rule, formula: Callable[[Floats, Floats, Floats], Floats], scale: float
 ) -> None:
@@ -100,7 +100,7 @@ def test_ascent_by_hand(rule: Rule, uses_natural: bool, is_normalised: bool) -> 
     assert not np.asarray(update.flagged).any()
 
 
-@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e25, 2e37])
+@pytest.mark.parametrize("scale", [1e-38, 2e37])
 def test_normalising_survives_squares_outside_of_float32(scale: float) -> None:
     gradient = scale * np.array([[3.0, 4.0, 0.0, 0.0]] * NUM_LEARNERS)
     gradient[1] = [1.5e38, 2e38, 0.0, 0.0]  # too large
@@ -126,29 +126,14 @@ def test_a_gradient_whose_square_overflows_does_not_stop_the_learner_for_good(na
     broken[1, 2] = 1e25  # finite, but not its square
     sizes = stepsizes([0.5, 0.5, 0.25])
     update, usual = (jax.jit(rule.apply)(theta, estimate(each), sizes, state) for each in (broken, gradient))
-    np.testing.assert_array_equal(update.flagged, [False, True, False])
+    far = rule.apply(theta, estimate(gradient), stepsizes([0.5, np.inf, 0.5]), state)
+    np.testing.assert_array_equal([update.flagged, far.flagged], [[False, True, False]] * 2)
+    np.testing.assert_array_equal(far.theta[1], theta[1])
     trees = ((each.theta, each.state) for each in (update, usual))
     for after, expected, before in zip(*map(jax.tree.leaves, (*trees, (theta, state))), strict=True):
         np.testing.assert_array_equal(after[1], before[1])
         np.testing.assert_array_equal(after[np.array([0, 2])], expected[np.array([0, 2])])
         assert (np.asarray(after)[[0, 2]] != np.asarray(before)[[0, 2]]).any()
-
-
-@pytest.mark.parametrize("name", ALONG_A_LINE)
-def test_a_step_out_of_range_leaves_theta_and_is_flagged(name: str) -> None:
-    rule = rules.make(name)
-    theta, state = warmed_up(rule)
-    gradient = estimate(np.ones((NUM_LEARNERS, NUM_PARAMETERS)))
-    for size in (np.nan, np.inf):
-        update = rule.apply(theta, gradient, stepsizes([0.5, size, 0.5]), state)
-        np.testing.assert_array_equal(update.flagged, [False, True, False])
-        np.testing.assert_array_equal(update.theta[1], theta[1])
-
-
-@pytest.mark.parametrize("damping", [0.0, 1.0, float("nan")])
-def test_a_damping_out_of_range_is_refused(damping: float) -> None:
-    with pytest.raises(InputError, match=r"meta.rule.damping: .* must be (greater than 0|less than 1|a finite number)"):
-        rules.make("nga", damping=damping)
 
 
 MENU = rules.Menu(("nga damping=0.01", "rmsprop", "nga damping=0.5", "adam", "gradient normalised=true"))
@@ -179,18 +164,25 @@ def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_r
 
 
 @pytest.mark.parametrize(
-    ("directions", "sentence"),
+    ("name", "options", "sentence"),
     [
-        ((), r"\[\] must name one direction or more, each once"),
-        (("adma",), r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
-        (("nga damping",), "'nga damping' must be a rule's name and options like damping=0.1, each once"),
-        (("nga damping=much",), "'nga damping=much' must be a rule's name and options"),
-        (("menu",), "'menu' must be a rule that moves along one line"),
+        ("nga", {"damping": 1.0}, "meta.rule.damping: 1.0 must be less than 1"),
+        ("adam", {"follows": "hessian"}, "meta.rule.follows: 'hessian' must be 'gradient' or 'natural_gradient'"),
+        *(
+            ("menu", {"directions": directions}, sentence)
+            for directions, sentence in (
+                ((), r"\[\] must name one direction or more, each once"),
+                (("adma",), r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
+                (("nga damping",), "'nga damping' must be a rule's name and options like damping=0.1, each once"),
+                (("nga damping=much",), "'nga damping=much' must be a rule's name and options"),
+                (("menu",), "'menu' must be a rule that moves along one line"),
+            )
+        ),
     ],
 )
-def test_a_menu_that_cannot_be_is_refused(directions: tuple[str, ...], sentence: str) -> None:
+def test_a_rule_that_cannot_be_is_refused(name: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        rules.Menu(directions)
+        rules.make(name, **options)
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
@@ -203,5 +195,3 @@ def test_adam_and_rmsprop_may_follow_the_natural_gradient(name: str) -> None:
     found = natural.apply(theta, both, stepsizes(0.1), natural.init(theta))
     np.testing.assert_array_equal(found.theta, expected.theta)
     np.testing.assert_array_equal(natural.direction(both), both.natural_gradient)
-    with pytest.raises(InputError, match=r"meta.rule.follows: 'hessian' must be 'gradient' or 'natural_gradient'"):
-        rules.make(name, follows="hessian")

@@ -152,55 +152,25 @@ def test_ppo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(trained.theta - batch.theta).max() > 1e-3
 
 
-def test_ppo_in_minibatches_with_a_critic_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same orders of the batch give the same update, with and without a bound on how far the critic moves."""
-    batch, size, epochs, rate = batch_of("cartpole-v1", 0.95), NUM_ENVS * NUM_STEPS, 2, 1e-2
-    policy, key = batch.policy, jax.random.key(4)
-    orders = [np.asarray(jax.random.permutation(one, size)) for one in jax.random.split(key, epochs)]
-
-    def theirs(most: float | None) -> Array:
-        options = {"learning_rate": rate, "n_epochs": epochs, "batch_size": size // 3, "clip_range_vf": most}
-        model = model_of(stable_baselines3.PPO, "cartpole-v1", batch, **options)
-        named = to_torch(policy, batch.theta[0], model)
-        # Our steps go by time and then by environment, theirs the other way round.
-        left = iter([order % NUM_ENVS * NUM_STEPS + order // NUM_ENVS for order in orders])
-        monkeypatch.setattr(np.random, "permutation", lambda _: next(left))
-        model.train()
-        return of_torch(policy, {own: parameter for parameter, own in named})
-
-    rule = PPO(epochs=epochs, minibatch_size=size // 3, value_clip_range=0.05)
-    proposed = {"stepsize": jnp.full(1, rate, jnp.float32)}
-    trained = rule.apply(policy, batch.theta, batch.experience, proposed, rule.init(batch.theta), key)
-    held_back, free = theirs(0.05), theirs(None)
-    np.testing.assert_allclose(trained.theta[0], held_back, **TOLERANCE)
-    assert np.abs(held_back - free).max() > 1e-3
-
-
-CHOSEN: list[dict[str, float]] = [
-    {
-        "stepsize": 1e-2,
-        "gradient_steps": 4,
-        "clip_range": 0.1,
-        "gae_lambda": 0.8,
-        "entropy_weight": 0.05,
-        "critic_rate": 5,
-    },
-    {
-        "stepsize": 3e-3,
-        "gradient_steps": 6,
-        "clip_range": 0.4,
-        "gae_lambda": 1.0,
-        "entropy_weight": 1e-4,
-        "critic_rate": 0.3,
-    },
-]
+VALUES = {
+    "stepsize": (1e-2, 3e-3),
+    "gradient_steps": (4, 6),
+    "clip_range": (0.1, 0.4),
+    "gae_lambda": (0.8, 1.0),
+    "entropy_weight": (0.05, 1e-4),
+    "critic_rate": (5, 0.3),
+}
+CHOSEN: list[dict[str, float]] = [{own: values[index] for own, values in VALUES.items()} for index in range(2)]
 
 
 def test_every_hyperparameter_of_ppo_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two learners of one block with different hyperparameters: each as in Stable-Baselines3, by one compiled program."""
+    """Two learners of one block with different hyperparameters: each as in Stable-Baselines3, by one compiled program.
+
+    In minibatches of the same orders, and with a bound on how far the critic moves.
+    """
     name, size, epochs, key = "cartpole-v1", NUM_ENVS * NUM_STEPS, 2, jax.random.key(4)
     batch = batch_of(name, 0.95)
-    policy, rule = batch.policy, PPO(epochs=epochs, minibatch_size=size // 3)
+    policy, rule = batch.policy, PPO(epochs=epochs, minibatch_size=size // 3, value_clip_range=0.05)
     orders = [np.asarray(jax.random.permutation(one, size)) for one in jax.random.split(key, epochs)]
     differences = temporal_differences(batch.steps, 0.99)
     both = jax.tree.map(lambda array: jnp.repeat(array, 2, axis=0), batch.experience._replace(differences=differences))
@@ -212,7 +182,7 @@ def test_every_hyperparameter_of_ppo_can_be_chosen(monkeypatch: pytest.MonkeyPat
 
     trained = ours(CHOSEN)
     for index, chosen in enumerate(CHOSEN):
-        options = {"clip_range": chosen["clip_range"], "gae_lambda": chosen["gae_lambda"]}
+        options = {"clip_range": chosen["clip_range"], "gae_lambda": chosen["gae_lambda"], "clip_range_vf": 0.05}
         options |= {"ent_coef": chosen["entropy_weight"], "n_epochs": epochs, "batch_size": size // 3}
         model = model_of(stable_baselines3.PPO, name, batch, learning_rate=chosen["stepsize"], **options)
         named = to_torch(policy, batch.theta[0], model)
@@ -222,6 +192,7 @@ def test_every_hyperparameter_of_ppo_can_be_chosen(monkeypatch: pytest.MonkeyPat
         model.policy.optimizer = optimiser
         model._update_learning_rate = lambda _: None
         optimiser.param_groups[1]["lr"] = chosen["critic_rate"] * chosen["stepsize"]
+        # Our steps go by time and then by environment, theirs the other way round.
         left = iter([order % NUM_ENVS * NUM_STEPS + order // NUM_ENVS for order in orders])
         monkeypatch.setattr(np.random, "permutation", lambda _, left=left: next(left))
         made, get = 0, model.rollout_buffer.get
@@ -237,13 +208,11 @@ def test_every_hyperparameter_of_ppo_can_be_chosen(monkeypatch: pytest.MonkeyPat
         model.train()
         found = of_torch(policy, {own: parameter for parameter, own in named})
         np.testing.assert_allclose(trained.theta[index], found, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(trained.divergence[index], model.logger.name_to_value["train/approx_kl"], rtol=1e-3)
-        np.testing.assert_allclose(
-            trained.clip_fraction[index], model.logger.name_to_value["train/clip_fraction"], rtol=1e-4
-        )
+        logged = (model.logger.name_to_value[f"train/{own}"] for own in ("approx_kl", "clip_fraction"))
+        np.testing.assert_allclose((trained.divergence[index], trained.clip_fraction[index]), [*logged], rtol=1e-3)
     # Each of them matters, and other values are no other program.
-    for own in CHOSEN[0]:
-        other = [each | {own: CHOSEN[1 - index][own]} for index, each in enumerate(CHOSEN)]
+    for own, values in VALUES.items():
+        other = [each | {own: value} for each, value in zip(CHOSEN, values[::-1], strict=True)]
         assert np.abs(ours(other).theta - trained.theta).max(axis=1).min() > 1e-6, own
     assert apply._cache_size() == 1  # type: ignore[attr-defined]
 
@@ -264,10 +233,9 @@ def test_a2c(name: str) -> None:
     chosen = {"gae_lambda": 0.9, "entropy_weight": 0.05, "critic_rate": 3.0}
     kept = batch.experience._replace(differences=temporal_differences(batch.steps, 0.99))
     values = rate | {own: jnp.full(1, value, jnp.float32) for own, value in chosen.items()}
-    other = batch_of(name, 0.9).experience
+    cases = (rule, kept, values), (A2C(**chosen), batch_of(name, 0.9).experience, rate)
     by_value, by_field = (
-        each.apply(batch.policy, batch.theta, own, given, state, jax.random.key(0)).theta
-        for each, own, given in ((rule, kept, values), (A2C(**chosen), other, rate))
+        each.apply(batch.policy, batch.theta, own, given, state, jax.random.key(0)).theta for each, own, given in cases
     )
     np.testing.assert_allclose(by_value, by_field, rtol=1e-5, atol=1e-6)
     assert np.abs(by_value - trained.theta).max() > 1e-5

@@ -20,30 +20,17 @@ from metastep.fqi import save_model as save_fitted
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockRun, run_blocks, start_of
 from metastep.rules.actor_critic import A2C
-from metastep.search import LevelScore, Network, Searched, SearchedModel, load_model, save_model, searched_model
+from metastep.search import Network, Searched, SearchedModel, load_model, save_model
 from tests.search.test_controller import SEEN, clip_mdp, network
-from tests.steppers import tiny_model
+from tests.steppers import random_weights, tiny_model
 
 
 @cache
 def model(knots: int = 3, units: int = 4) -> SearchedModel:
     """A model of random weights."""
-    form = (
-        network(knots, units)
-        if units
-        else Network(("budget",)[: knots > 1], (0.5,)[: knots > 1], (0.3,)[: knots > 1], (0.4, 0.7), knots)
-    )
-    return searched_model(
-        clip_mdp(),
-        form,
-        np.random.default_rng(0).normal(size=form.num_weights).astype(np.float32),
-        feature_low=[-6.0] * len(form.features),
-        feature_high=[2.0] * len(form.features),
-        configuration={"experiment": {"meta": {"num_updates": 4}}},
-        validation=[LevelScore(form.level, 1.0, 0.1)],
-        search_steps=1e6,
-        seed=3,
-    )
+    num = knots > 1
+    alone = Network(("budget",)[:num], (0.5,)[:num], (0.3,)[:num], (0.4, 0.7), knots)
+    return random_weights(clip_mdp(), network(knots, units) if units else alone, 6.0)
 
 
 @pytest.mark.parametrize(("knots", "units"), [(1, 0), (3, 0), (3, 4)])
@@ -89,23 +76,25 @@ def test_numpy_jax_and_simulated_learners_agree() -> None:
 
 
 def test_gradient_steps_are_whole_numbers_in_loops() -> None:
-    one = model(1, 0)
-    names = ("stepsize", "gradient_steps")
-    record = dataclasses.replace(one.record, names=names, low=(1e-4, 0.2), high=(1e-1, 3.0))
+    one, own = model(1, 0), {"names": ("stepsize", "gradient_steps"), "base": (0.5, 0.5)}
+    record = dataclasses.replace(one.record, low=(1e-4, 0.2), high=(1e-1, 3.0), **own)
     for logit, wanted in ((-9.0, 1), (0.0, 2), (9.0, 3)):
-        weights = one.weights._replace(curves=np.full((1, 2), logit, np.float32))
-        few = SearchedModel(dataclasses.replace(record, base=(0.5, 0.5)), weights)
+        few = SearchedModel(record, one.weights._replace(curves=np.full((1, 2), logit, np.float32)))
         assert few.propose().values["gradient_steps"] == wanted
         assert float(few.values(np.zeros(0))["gradient_steps"]) == wanted
 
 
-def test_a_schedule_is_a_table_of_its_knots() -> None:
-    found = model(3, 0).curves()
-    assert [*found] == ["budget", "stepsize", "clip_range"]
+def test_a_constant_and_a_schedule_need_no_diagnostics_and_a_schedule_is_a_table_of_its_knots() -> None:
+    for one in (model(1, 0), model(3, 0)):
+        stepper = one.stepper(3)
+        assert stepper.needs == ()
+        found = [stepper().values for _ in range(4)]
+        assert [one.propose(budget=share).values for share in (0.0, 1 / 3, 2 / 3, 1.0)] == found
+    table = model(3, 0).curves()
+    assert [*table] == ["budget", "stepsize", "clip_range"]
     for index, share in enumerate((0.0, 0.5, 1.0)):
         proposal = model(3, 0).propose(budget=share)
-        np.testing.assert_allclose([found["stepsize"][index], found["clip_range"][index]], [*proposal.values.values()])
-    assert model(1, 0).propose(budget=0.3).values == model(1, 0).propose().values
+        np.testing.assert_allclose([table["stepsize"][index], table["clip_range"][index]], [*proposal.values.values()])
 
 
 def _edited(path: Path, record: dict[str, Any], arrays: dict[str, Any], drop: tuple[str, ...] = ()) -> None:
@@ -122,21 +111,16 @@ def _edited(path: Path, record: dict[str, Any], arrays: dict[str, Any], drop: tu
         ({"base": [0.4]}, {}, "base has 1 entries, allowed is 2"),
         ({"mean": [0.0]}, {}, "features, mean and spread must have as many entries"),
         ({"low": [1.0, 0.05]}, {}, "must lie below"),
-        ({"low": [-1.0, 0.05]}, {}, "must be positive on a log scale"),
-        ({"high": [1e60, 0.5]}, {}, "high"),
         ({"names": ["stepsize", "stepsize"]}, {}, "each name once"),
         ({"names": ["rate", "clip_range"]}, {}, "must have stepsize"),
         ({"level": "schedule"}, {}, "level is 'schedule', but the network's is 'feedback'"),
-        ({"level": "oracle"}, {}, "level"),
         ({"knots": 10**8}, {}, r"curves is float32 of shape \(3, 2\), allowed is float32 of \(100000000, 2\)"),
         ({"units": -1}, {}, "units"),
-        ({"feature_low": [3.0, 3.0, 3.0]}, {}, "feature_low exceeds feature_high"),
+        ({"feature_low": [7.0, 7.0, 7.0]}, {}, "feature_low exceeds feature_high"),
         ({"feature_names": ["budget", "budget"]}, {}, "has 2 entries, allowed is 3"),
-        ({"more": 1}, {}, "more"),
         ({"spread": [1.0, -0.2, 0.3]}, {}, "spread"),
         ({"validation": [{"level": "constant", "score": 1.0, "error": 0.0}] * 2}, {}, "one of each level"),
         ({}, {"output": np.full((4, 2), np.nan, np.float32)}, "output has numbers that are not finite"),
-        ({}, {"hidden": np.full((4, 4), 3e38, np.float32)}, "hidden has numbers"),
         ({}, {"hidden": np.zeros((4, 4))}, "hidden is float64"),
         ({}, {"more": np.zeros(1, np.float32)}, "tensors: .*'more'.*allowed are curves, hidden, output"),
     ],
@@ -152,27 +136,24 @@ def test_a_hostile_file_is_refused_in_one_sentence(record: Any, arrays: Any, sen
 
 def test_a_missing_field_and_another_version_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.safetensors"
-    for field in json.loads(json.dumps(dataclasses.asdict(model().record))):
-        if field == "versions":
-            continue
+    for field in dataclasses.asdict(model().record).keys() - {"versions"}:
         _edited(path, {}, {}, drop=(field,))
         with pytest.raises(InputError, match=field):
             load_model(path)
     save_model(model(), path)
     arrays, metadata = read_tensors(path)
     write_tensors(path, arrays, metadata | {"version": 99})
-    with pytest.raises(
-        InputError, match="is a searched model of version 99, this metastep reads version 2: search again"
-    ):
+    with pytest.raises(InputError, match="is a searched model of version 99, this metastep reads version 2: search"):
         load_model(path)
 
 
-def test_a_model_for_something_else_is_refused() -> None:
+def test_a_model_for_something_else_and_observations_of_another_shape_are_refused() -> None:
     mdp, one = clip_mdp(), model()
     start = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks)
     wide = dataclasses.replace(one.record, high=(0.1, 0.9))
     other = dataclasses.replace(one.record, setting=one.record.setting | {"rule": {"name": A2C.name}})
-    named = dataclasses.replace(one.record, observation=(*one.record.observation[:2], *tiny_parts("own")))
+    parts = one.record.observation
+    named = dataclasses.replace(one.record, observation=(*parts[:2], dataclasses.replace(parts[0], name="own")))
     for record, sentence in (
         (wide, r"it was searched for space.high = \[0.1, 0.9\], but the meta-MDP has \[0.1, 0.5\]"),
         (other, 'it was searched for rule.name = "a2c", but the meta-MDP has "ppo"'),
@@ -180,23 +161,16 @@ def test_a_model_for_something_else_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=sentence):
             Searched(model=SearchedModel(record, one.weights)).init(mdp, start)
-
-
-def tiny_parts(name: str) -> Any:
-    return [dataclasses.replace(model().record.observation[0], name=name)]
-
-
-def test_observations_of_another_shape_are_refused() -> None:
     with pytest.raises(InputError, match=r"observation has shape \(3,\), allowed are rows of 3 numbers"):
-        model().act(jnp.zeros(3))
+        one.act(jnp.zeros(3))
     with pytest.raises(InputError, match="entropy_change is missing"):
-        model().propose(last_divergence=0.0)
+        one.propose(last_divergence=0.0)
 
 
 def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_record() -> None:
     mdp, one = clip_mdp(), model()
     ran = run_blocks([BlockRun(mdp, Searched(model=one), start_of(mdp, 0, Stream.TUNING, 0), 4)], 0)[0]
-    learners, stepper = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks), one.stepper()
+    learners, stepper = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks), one.stepper(4)
     for chosen in ran.history.hyperparameters:
         seen = mdp.diagnostics(learners)
         proposal = stepper({name: seen[name][2] for name in ("approx_kl", "entropy")})
@@ -219,21 +193,13 @@ def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_rec
     assert found.values == pytest.approx(one.propose(last_divergence=-2.0, entropy_change=0.0, budget=1.0).values)
 
 
-def test_a_constant_and_a_schedule_need_no_diagnostics() -> None:
-    for one in (model(1, 0), model(3, 0)):
-        stepper = one.stepper(3)
-        assert stepper.needs == ()
-        found = [stepper().values for _ in range(4)]
-        assert [one.propose(budget=share).values for share in (0.0, 1 / 3, 2 / 3, 1.0)] == found
-
-
 def test_a_model_is_described_and_drawn(tmp_path: Path) -> None:
     one, path, figure = model(), tmp_path / "one.safetensors", tmp_path / "one.svg"
     save_model(one, path)
     text = inspect_path(path)
     for part in (
         "feedback searched for pendulum, ppo",
-        "30 weights, 1e+06 environment steps of search, seed 3",
+        "30 weights, 1e+06 environment steps of search, seed 0",
         "last_div",
     ):
         assert part in text

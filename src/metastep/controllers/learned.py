@@ -117,12 +117,12 @@ class SingleAction(Controller):
     Args:
         regression: Q function of the context's coordinates and the step size; None learns it first.
         contexts: the task list that it was learned on, if any.
-        num_steps: environment steps of its training.
+        training_steps: environment steps of its training.
     """
 
     regression: QFunction | None = None
     contexts: NDArray[np.float32] | None = None
-    num_steps: float = 0.0
+    training_steps: float = 0.0
 
     name: ClassVar[str] = "single-action"
 
@@ -134,18 +134,14 @@ class SingleAction(Controller):
         """Learn the regression from as many learners as the training data has; leave out returns that are not finite."""
         if self.regression is not None:
             return self
-        inputs, targets, num_steps = constant_runs(run)
+        inputs, targets, steps = constant_runs(run)
         usable = np.isfinite(targets)
         if usable.sum() < 2:
             raise InputError(f"single-action: only {usable.sum()} of {len(targets)} runs ended with a finite return.")
         regressor: Any = run.regressor()
         head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
         stepsizes = {"": Stepsizes(**vars(run.mdp.space.branches[""]), num=run.num_stepsizes)}
-        return replace(self, regression=QFunction((head,), stepsizes), contexts=run.task_list, num_steps=num_steps)
-
-    @property
-    def training_steps(self) -> float:
-        return self.num_steps
+        return replace(self, regression=QFunction((head,), stepsizes), contexts=run.task_list, training_steps=steps)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> Array:
         require_one_coordinate(self.name, mdp)
@@ -164,14 +160,13 @@ def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float
     blocks = Blocks(run.num_training_episodes, mdp.block_size)
 
     def plan() -> Plan[list[History]]:
-        asked = []
-        for block in blocks:
-            start = start_of(mdp, run.seed, Stream.TRAIN, block, run.task_list)
-            asked.append(BlockRun(mdp, RandomConstant(), start, run.num_updates, num_valid=blocks.num_valid(block)))
-        return [ran.history for ran in (yield asked)]
+        starts = [start_of(mdp, run.seed, Stream.TRAIN, block, run.task_list) for block in blocks]
+        how = mdp, RandomConstant()
+        ran = yield [BlockRun(*how, start, run.num_updates, blocks.num_valid(start.block)) for start in starts]
+        return [block.history for block in ran]
 
     with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:
-        histories = carry_out([plan()], stage.advance)[0]
+        (histories,) = carry_out([plan()], stage.advance)
     axis = mdp.space.branches[""]
     inputs = [np.concatenate([own.context, axis.to_axis(own.hyperparameters[0])], axis=1) for own in histories]
     num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)

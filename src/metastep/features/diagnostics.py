@@ -12,7 +12,7 @@ import numpy as np
 
 from metastep._core.errors import InputError, not_registered
 from metastep._core.registry import Registry
-from metastep.simulation.sums import mean_and_error
+from metastep.simulation.rollouts import mean_and_error
 
 SMALLEST = 1e-6  # logarithms end here: what is smaller, zero or negative counts as this
 LOWEST_EXPLAINED = -1.0  # a critic that explains less counts as this one
@@ -234,7 +234,8 @@ class Observed(NamedTuple):
     """What a model sees of an update, and what to remember of it; the caller adds the rate."""
 
     features: dict[str, Any]
-    sound: Any  # whether all diagnostics are finite
+    diagnostics: dict[str, Any]  # all that are known
+    sound: Any  # whether they are finite
     memory: Memory
     movement: Movement | None
 
@@ -267,7 +268,7 @@ def observed(
                 f"diagnostics: parameters has {flat.size} numbers, before it had {before.parameters.size}."
             )
         moved, lengths = before.after(flat, xp)
-        movement, found = moved if movement or np.isfinite(lengths["step_norm"]) else None, lengths | found
+        movement, found = moved if movement or np.isfinite(lengths["step_norm"]) else None, found | lengths | found
     sizes = {name: np.shape(found[name])[-1] for name in ("values", "targets") if name in found}
     if len(set(sizes.values())) > 1:
         raise InputError(f"diagnostics: {sizes['values']} values and {sizes['targets']} targets, allowed are as many.")
@@ -310,4 +311,4 @@ def observed(
         best_return=best_return(memory, kept("mean_return", memory.mean_return), xp),
         smoothed_change=smoothed_change(memory, kept("mean_return", memory.mean_return), xp),
     )
-    return Observed(computed, sound, after, movement)
+    return Observed(computed, found, sound, after, movement)

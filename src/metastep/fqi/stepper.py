@@ -18,7 +18,6 @@ from metastep._core.storage import require_stamp, stamp
 from metastep.features.diagnostics import (
     ANY,
     DIAGNOSTICS,
-    PER_MINIBATCH,
     Memory,
     MinibatchStats,
     Movement,
@@ -188,11 +187,7 @@ class Stepper:
         `begins` true for the first of an update, and with those of `features.diagnostics.PER_MINIBATCH` of the minibatch.
         """
         require_bool(begins)
-        ratios: dict[str, Any] = {}
         given = as_diagnostics({} if diagnostics is None else diagnostics, more)
-        if self.minibatches is not None:
-            ratios |= {name: given[name] for name in PER_MINIBATCH if name in given}
-            given |= self.gathered.of_the_update(ratios, self.minibatches, np)
         if begins:
             proposal = self._propose(given)
         elif self._proposal is not None:
@@ -200,17 +195,40 @@ class Stepper:
         else:
             raise InputError("begins is False, allowed is True: nothing was proposed yet.")
         if self.minibatches is not None:
-            self.gathered = self.gathered.after(ratios, begins, self.minibatches, np)
+            self.gathered = self.gathered.after(given, begins, self.minibatches, np)
         return proposal
+
+    def next_update(
+        self, reported: Mapping[str, Any], state: Any, choose: Callable[[Any], Proposal], xp: Any
+    ) -> tuple[Proposal, Observed]:
+        """Return the proposal for the next update and what to remember: all loops come here, with NumPy or in programs of JAX.
+
+        Args:
+            reported: diagnostics, those of the last minibatch if the loop reports every one.
+            state: has `memory`, `movement` and `gathered` of the learner.
+            choose: returns the model's own proposal for one row of features. A fitted model gets NaN, for which it proposes
+                the smallest step, where anything is not finite.
+            xp: numpy or jax.numpy.
+        """
+        if self.minibatches is not None:
+            reported = {**reported, **state.gathered.of_the_update(reported, self.minibatches, xp)}
+        budget, parts = float(self.num_updates), [xp.zeros(0, xp.float32)]
+        found = observed(self.features, reported, state.memory, budget, xp, state.movement)
+        for name, size in self.model.record.keywords.items():
+            parts.append(xp.ravel(xp.asarray(found.features[name], xp.float32)))
+            if parts[-1].size != size:
+                raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
+        row = xp.concatenate(parts)
+        proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
+        return proposal, found._replace(memory=found.memory._replace(rate=proposal.stepsize))
 
     def _propose(self, numbers: dict[str, Any]) -> Proposal:
         update = int(self.memory.updates)
         with np.errstate(all="ignore"):  # numbers that are not finite are seen below
-            state = self.memory, self.movement, float(self.num_updates)
-            proposal, found = next_update(self.model, numbers, *state, self._choose, np)
+            proposal, found = self.next_update(numbers, self, self._choose, np)
         if not found.sound and not self._has_warned:
             self._has_warned = True
-            bad = next((name for name, each in numbers.items() if not np.isfinite(each).all()), "a mean of them")
+            bad = next(name for name, each in found.diagnostics.items() if not np.isfinite(each).all())
             then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
             text = f"diagnostics: {bad} is not finite, allowed are finite numbers of float32: {then}."
             warnings.warn(f"{text} Further ones are not reported.", stacklevel=3)
@@ -219,15 +237,11 @@ class Stepper:
         self.memory, self.movement, self._proposal = kept._replace(updates=update + 1), found.movement, proposal
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.features.items()}
         if self._log is not None:
-            others = {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
-            entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction, **others}
-            # Return and divergence are empty if they are not given; the divergence is 0 before the first update.
-            with np.errstate(invalid="ignore"):
-                mean = {"mean_return": np.mean(numbers["returns"])} if "returns" in numbers else {}
-            known = mean | numbers | ({} if update else {"approx_kl": 0.0})
+            entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction}
+            entry |= {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
             for name, column in (("mean_return", "return"), ("approx_kl", "approx_kl")):
                 if name in needed(self.features):
-                    entry[column] = float(known[name]) if name in known else ""
+                    entry[column] = float(found.diagnostics[name]) if name in found.diagnostics else ""
             saw = zip(self.model.record.feature_names, np.concatenate(list(self.last.values())), strict=True)
             self._log(update, entry | {f"saw {name}": float(value) for name, value in saw})
         return proposal
@@ -253,30 +267,6 @@ class Stepper:
             "movement": movement,
             "gathered": sums | chosen,
         }
-
-
-def next_update(
-    model: "AnyModel",
-    reported: Mapping[str, Any],
-    memory: Memory,
-    movement: Movement | None,
-    budget: float,
-    choose: Callable[[Any], Proposal],
-    xp: Any,
-) -> tuple[Proposal, Observed]:
-    """Return the proposal for the next update and what to remember: all loops come here, with NumPy or in compiled programs.
-
-    `choose` returns the model's own proposal for one row of features. A fitted model gets NaN, for which it proposes the
-    smallest step, where anything is not finite.
-    """
-    found, parts = observed(tuple(model.record.keywords), reported, memory, budget, xp, movement), []
-    for name, size in model.record.keywords.items():
-        parts.append(xp.ravel(xp.asarray(found.features[name], xp.float32)))
-        if parts[-1].size != size:
-            raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
-    row = xp.concatenate([xp.zeros(0, xp.float32), *parts])
-    proposal = choose(row if model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
-    return proposal, found._replace(memory=found.memory._replace(rate=proposal.stepsize))
 
 
 def as_numbers(name: str, value: Any) -> NDArray[np.float32]:

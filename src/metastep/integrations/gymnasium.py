@@ -11,7 +11,7 @@ the step size of the next update, the reward is the improvement of the return `j
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import gymnasium as gym
 import jax
@@ -25,6 +25,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.errors import InputError
+from metastep._core.settings import Count, check_values
 from metastep.experiments.config import Scale, build_mdp, load, parse
 from metastep.features import make, meta_observation
 from metastep.mdp import Learners, MetaMDP
@@ -55,16 +56,13 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
     def __init__(
         self,
         mdp: MetaMDP,
-        num_envs: int,
-        num_updates: int,
+        num_envs: Count,
+        num_updates: Count,
         actions: ActionUnit = "normalised",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ):
-        for name, number in (("num_envs", num_envs), ("num_updates", num_updates)):
-            if number < 1:
-                raise InputError(f"{name}: {number} must be at least 1.")
-        if actions not in get_args(ActionUnit):
-            raise InputError(f"actions: {actions!r} must be one of {', '.join(get_args(ActionUnit))}.")
+        given = {"num_envs": num_envs, "num_updates": num_updates, "actions": actions}
+        check_values(MetaVectorEnv.__init__, given, "environment")
         self._mode = AutoresetMode(autoreset_mode)
         self.num_envs, self.num_updates, self.actions = num_envs, num_updates, actions
         self.metadata = {"render_modes": [], "autoreset_mode": self._mode}
@@ -76,11 +74,11 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         bounds = [make(name).bounds(mdp) for name in mdp.observation]
         low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
         self.single_observation_space = Box(low, high, dtype=np.float32)
-        space, self._action_shape = mdp.space, (num_envs, mdp.space.num_coordinates)
-        low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
-        if actions == "normalised":
-            low, high = -np.ones_like(low), np.ones_like(high)
+        num = mdp.space.num_coordinates
+        ends = (mdp.space.low, mdp.space.high) if actions == "stepsize" else ((-1.0,) * num, (1.0,) * num)
+        low, high = (np.asarray(bound, np.float32) for bound in ends)
         self.single_action_space = Box(low, high, dtype=np.float32)
+        self._action_shape = (num_envs, num)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -156,7 +154,7 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
 
 def _masked(info: Info) -> Info:
     """Return information in Gymnasium's vector form: each entry with a mask of the learners that have it, here all."""
-    return {**info, **{f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}}
+    return info | {f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}
 
 
 class MetaEnv(gym.Env[Floats, Floats]):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError, shown
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement
 from metastep.fqi import Model
-from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_numbers, next_update, require_bool
+from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_numbers, require_bool
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
@@ -179,12 +179,9 @@ def learned_update(
         return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
-        if minibatches is not None:
-            given = {**given, **state.gathered.of_the_update(given, minibatches, jnp)}
         if stepper.needs_parameters:
             given = {**given, "parameters": _flat(params)}
-        memory, budget = state.memory, float(stepper.num_updates)
-        (values, _), found = next_update(fitted, given, memory, state.movement, budget, choose, jnp)
+        (values, _), found = stepper.next_update(given, state, choose, jnp)
         rates: dict[str, Any] = {_KEYS.get(each, each): values[each] for each in chosen}
         return LearnedRateState(rates, found.memory, found.movement or state.movement, state.gathered)
 

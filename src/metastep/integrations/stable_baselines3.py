@@ -3,6 +3,8 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +24,6 @@ from metastep.fqi import Stepper
 from metastep.fqi.stepper import Outside
 from metastep.integrations.rates import ModelSource, rate_model, require_settings, warn_of_differences
 
-_NONE = object()
 _ROWS = 4096  # observations in one call of the policy
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
 # What is saved, with its types; numbers may be infinite or NaN, as those of a loop are.
@@ -73,19 +74,21 @@ class _Update:
 
     def __init__(self, algorithm: Any, needs: Sequence[str]) -> None:
         self.algorithm, self.policy, self.needs, self.steps = algorithm, algorithm.policy, needs, 0
-        setattr(self.policy, _RUNNING, self)
         self.most, self.critic_rate = math.inf, 1.0
-        self._own: list[tuple[Any, str, Any]] = []  # settings of the user
+        self._undo = ExitStack()
         self._shares: list[float] = []  # of clipped ratios, for each minibatch of the epoch
         self._squares = [0.0, 0.0]  # sums over the gradients of actor and critic
         self._lengths = np.zeros(2)  # sums over the gradient steps, of whole gradients and of the actor's
         self._critic = {id(each) for name, each in self.policy.named_parameters() if name.startswith(_CRITIC)}
         self._groups: Any = None  # of the user, during a step
+        self.set(self.policy, _RUNNING, self)
         optimizer = self.policy.optimizer
-        self._handles = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
+        hooks = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
         if {"gradient_norm", "actor_gradient_norm"} & set(needs):  # before they are cut, unlike those of a step
-            every = [each for each in self.policy.parameters() if each.requires_grad]
-            self._handles += [each.register_post_accumulate_grad_hook(self._add) for each in every]
+            every = (each for each in self.policy.parameters() if each.requires_grad)
+            hooks += [each.register_post_accumulate_grad_hook(self._add) for each in every]
+        for hook in hooks:
+            self._undo.callback(hook.remove)
         if isinstance(algorithm, PPO):
             self._get, self._evaluate = algorithm.rollout_buffer.get, self.policy.evaluate_actions
             self.set(algorithm.rollout_buffer, "get", self._minibatches)
@@ -94,24 +97,20 @@ class _Update:
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute until the update ends."""
-        self._own.append((owner, name, vars(owner).get(name, _NONE)))
+        is_own = name in vars(owner)
+        self._undo.callback(*((setattr, owner, name, vars(owner)[name]) if is_own else (delattr, owner, name)))
         setattr(owner, name, value)
 
     def end(self) -> None:
         """Leave the algorithm as it was."""
         self._after()
-        for owner, name, value in reversed(self._own):
-            delattr(owner, name) if value is _NONE else setattr(owner, name, value)
-        for handle in self._handles:
-            handle.remove()
-        delattr(self.policy, _RUNNING)
+        self._undo.close()
 
     def measured(self) -> dict[str, float]:
         """Return what the model needs beyond what algorithms log."""
-        found = {"gradient_steps": float(self.steps), "last_clip_fraction": float(np.mean(self._shares or [0.0]))}
-        lengths = self._lengths / max(1, self.steps)
-        found |= {"gradient_norm": float(lengths[0]), "actor_gradient_norm": float(lengths[1])}
-        return {name: value for name, value in found.items() if name in self.needs}
+        found: dict[str, Any] = {"gradient_steps": self.steps, "last_clip_fraction": np.mean(self._shares or [0.0])}
+        found |= zip(("gradient_norm", "actor_gradient_norm"), self._lengths / max(1, self.steps), strict=True)
+        return {name: float(value) for name, value in found.items() if name in self.needs}
 
     def _minibatches(self, batch_size: int | None = None) -> Iterator[Any]:
         self._shares = []
@@ -138,15 +137,11 @@ class _Update:
         self._squares = [0.0, 0.0]
         self._groups = optimizer.param_groups
         if self.critic_rate != 1.0:  # two groups during the step only: checkpoints have as many as before
-            optimizer.param_groups = [
-                group
-                | {
-                    "params": [each for each in group["params"] if (id(each) in self._critic) == is_critic],
-                    "lr": group["lr"] * (self.critic_rate if is_critic else 1.0),
-                }
-                for group in self._groups
-                for is_critic in (False, True)
-            ]
+            optimizer.param_groups = []
+            for group, is_critic in product(self._groups, (False, True)):
+                own = [each for each in group["params"] if (id(each) in self._critic) == is_critic]
+                rate = group["lr"] * (self.critic_rate if is_critic else 1.0)
+                optimizer.param_groups.append(group | {"params": own, "lr": rate})
 
     def _after(self, *_: Any) -> None:
         if self._groups is not None:
@@ -192,7 +187,7 @@ class LearnedRate(BaseCallback):
         self._kept: dict[str, Any]  # saved with the algorithm
         self._has_warned = False
         self._seen: dict[str, Any] = {}  # arrays of the last rollout
-        self._update: _Update
+        self._update: _Update  # the current one
 
     def _init_callback(self) -> None:
         algorithm: Any = self.model
@@ -245,11 +240,8 @@ class LearnedRate(BaseCallback):
         is_unknown = self._returns.add(rewards, self.locals["dones"], self.locals["infos"])
         if is_unknown and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
-                "LearnedRate: an episode ended without info['episode'], so its return is the sum of the rewards that the "
-                "algorithm got; wrap the environments in Monitor or VecMonitor.",
-                stacklevel=2,
-            )
+            text = "an episode ended without info['episode'], so its return is the sum of the rewards that the algorithm got"
+            warnings.warn(f"LearnedRate: {text}; wrap the environments in Monitor or VecMonitor.", stacklevel=2)
         return True
 
     def _on_rollout_end(self) -> None:
@@ -278,18 +270,19 @@ class LearnedRate(BaseCallback):
     def _set(self, values: Mapping[str, float], update: _Update) -> None:
         """Set the hyperparameters of an update until it ends."""
         algorithm: Any = self.model
-        update.set(algorithm, "learning_rate", values["stepsize"])
-        update.set(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
+        own = {"learning_rate": values["stepsize"], "lr_schedule": FloatSchedule(values["stepsize"])}
         if "clip_range" in values:
-            update.set(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
+            own["clip_range"] = FloatSchedule(values["clip_range"])
         if "entropy_weight" in values:
-            update.set(algorithm, "ent_coef", values["entropy_weight"])
-        if "gae_lambda" in values:
-            self._compute_returns(values["gae_lambda"])
+            own["ent_coef"] = values["entropy_weight"]
         if "gradient_steps" in values:
             update.most = values["gradient_steps"]
             each = -(-algorithm.n_steps * algorithm.n_envs // algorithm.batch_size)
-            update.set(algorithm, "n_epochs", math.ceil(update.most / each))
+            own["n_epochs"] = math.ceil(update.most / each)
+        if "gae_lambda" in values:
+            self._compute_returns(values["gae_lambda"])
+        for name, value in own.items():
+            update.set(algorithm, name, value)
         update.critic_rate = values.get("critic_rate", 1.0)
 
     def _compute_returns(self, gae_lambda: float) -> None:
@@ -304,10 +297,8 @@ class LearnedRate(BaseCallback):
             return
         algorithm: Any = self.model
         logged = algorithm.logger.name_to_value
-        if "train/approx_kl" in logged:
-            divergence, clipped = float(logged["train/approx_kl"]), float(logged["train/clip_fraction"])
-        else:
-            divergence, clipped = self._divergence(), 0.0
+        divergence = float(logged["train/approx_kl"]) if "train/approx_kl" in logged else self._divergence()
+        clipped = float(logged.get("train/clip_fraction", 0.0))
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != self.proposed[-1]:
             text = f"LearnedRate: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}."

@@ -27,8 +27,7 @@ from metastep.mdp.history import History
 from metastep.mdp.loop import Advance, following, in_lockstep
 from metastep.simulation.engine import blocks_at_once, compiled, fills_batches, one_block_at_a_time
 from metastep.simulation.gradients import Batch, Estimator
-from metastep.simulation.rollouts import Trajectories
-from metastep.simulation.sums import sums_of
+from metastep.simulation.rollouts import Trajectories, sums_of
 
 Outcome = TypeVar("Outcome")
 _SECONDS_BETWEEN_REPORTS = 0.5
