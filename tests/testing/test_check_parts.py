@@ -19,7 +19,7 @@ from metastep.policies import ActorCritic, LinearGaussian, MLPGaussian
 from metastep.rules import GradientAscent, Rule, Update, guard
 from metastep.testing import check_feature, check_policy, check_regressor, check_rule
 from tests.controllers.problems import make_mdp, make_training_mdp
-from tests.testing.variants import RNG, refused, then, variant
+from tests.testing.variants import refused, then, variant
 
 MDPS = make_mdp(), make_training_mdp()
 
@@ -53,23 +53,12 @@ def test_correct_features_pass(feature: Any) -> None:
     ("feature", "sentence"),
     [
         (variant(Lengths, size=lambda *_: 0), "^feature 'lengths': `size` must be a whole number of at least 1, got 0"),
-        (
-            variant(Lengths, columns=lambda *_: ("a", "a")),
-            r"`columns` must be a tuple of 2 different names, got \('a', 'a'\)",
-        ),
         (variant(Lengths, columns=lambda *_: (0, 1)), r"`columns` must be a tuple of 2 different names, got \(0, 1\)"),
         (variant(Lengths, bounds=lambda *_: ((0.0,), (1.0,))), "`bounds` must be 2 lower and 2 upper ones"),
         (variant(Lengths, bounds=lambda *_: ((0.0, 1.0), (1.0, 0.0))), "2 upper ones, at least as high"),
         (calls(jnp.ravel), "`__call__` fails with ValueError"),
         (calls(lambda found: found.astype(jnp.int32)), "what `__call__` returns has dtype int32, it must be float32"),
-        (
-            calls(lambda found: found - jnp.mean(found, axis=0)),
-            "`__call__` gives for a learner must not depend on other",
-        ),
-        (
-            calls(lambda found: found + jnp.float32(RNG.normal())),
-            "`__call__` gives different results for the same input",
-        ),
+        (calls(lambda found: found - jnp.mean(found, axis=0)), "must not depend on other learners"),
     ],
 )
 def test_a_broken_feature_gets_a_sentence(feature: Any, sentence: str) -> None:
@@ -135,15 +124,9 @@ def means(function: Any) -> Any:
         (Own(is_linear=None), "`is_linear` must be True or False, got None"),
         (variant(Own, score=None), "it has no method `score`"),
         (variant(Own, mean=then(Own.mean, list)), "`mean` returns a list, it must return a tuple of arrays"),
-        (
-            means(lambda theta, seen: (jnp.mean(seen[0], axis=0),)),
-            r"array 0 of `mean` has shape \(3,\), it must be \(5, 3\)",
-        ),
+        (means(lambda theta, seen: (jnp.mean(seen[0], axis=0),)), r"array 0 of `mean` has shape \(3,\), it must"),
         (variant(Own, score=then(Own.score, lambda s: s * 2)), "`score` returns 2 numbers, but num_parameters is 1"),
-        (
-            variant(Own, score=then(Own.score, lambda s: (2.0 * s[0],))),
-            "`score` is not the derivative of log pi with respect to parameter 0",
-        ),
+        (variant(Own, score=then(Own.score, lambda s: (2.0 * s[0],))), "`score` is not the derivative of log pi"),
         (
             variant(LinearGaussian, 2, 1, 0.5, score=then(LinearGaussian.score, lambda s: s[::-1])),
             "`score` is not the derivative of log pi with respect to parameter 0",
@@ -151,10 +134,6 @@ def means(function: Any) -> Any:
         (
             means(lambda theta, seen: (theta[0] * (seen[0] - jnp.mean(seen[0], axis=0)),)),
             "what `mean` gives for a learner must not depend on other learners or episodes",
-        ),
-        (
-            means(lambda theta, seen: (theta[0] * seen[0] + jnp.float32(RNG.normal()),)),
-            "`mean` gives different results for the same input",
         ),
         (Quadratic(2, 1, 0.5), r"`is_linear` is True, but the mean is not b \+ W s"),
     ],
@@ -235,10 +214,7 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
     [
         (variant(Momentum, hyperparameters=()), "^rule 'momentum': `hyperparameters` must name one identifier or more"),
         (variant(Momentum, hyperparameters="step"), "`hyperparameters` must be a tuple of strings, got 'step'"),
-        (
-            variant(Momentum, hyperparameters=("step size",)),
-            "`hyperparameters` must name one identifier or more, each once, got",
-        ),
+        (variant(Momentum, hyperparameters=("step size",)), "`hyperparameters` must name one identifier"),
         (variant(Momentum, is_along_a_line=True), "is True, which needs one hyperparameter, but there are 2"),
         (
             variant(Momentum, direction=lambda _, estimate: estimate.gradient[:, 0]),
@@ -259,10 +235,6 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
         ),
         (applies(lambda after: after._replace(state=None)), "`apply` returns is the state .*, but the first state is"),
         (SharesVelocity(), "what `apply` gives for a learner must not depend on other learners"),
-        (
-            applies(lambda after: after._replace(theta=after.theta + jnp.float32(RNG.normal()))),
-            "`apply` gives different results for the same input",
-        ),
         (applies(lambda after: after._replace(flagged=jnp.zeros_like(after.flagged))), UNUSABLE),
         (
             applies(
@@ -370,22 +342,10 @@ def loads(load: Any) -> Any:
         (heads(predict=then(Line.predict, lambda found: found + np.inf)), "what `predict` returns must be finite"),
         (heads(importances=np.ones(1)), r"`importances` has shape \(1,\), it must be \(4,\)"),
         (heads(arrays=lambda self: {}), "`arrays` must return arrays by name"),
-        (
-            heads(arrays=lambda self: {"w": self.weights.astype(object)}),
-            "'w' of `arrays` must be a NumPy array of numbers, got a ndarray",
-        ),
-        (
-            loads(then(LeastSquares.load, lambda head: Line(0.0 * head.weights))),
-            "a head that is loaded predicts something",
-        ),
-        (
-            loads(lambda self, arrays: Line(next(iter(arrays.values())))),
-            "`load` must refuse arrays of others with an InputError, but it takes them",
-        ),
-        (
-            loads(lambda self, arrays: Line(arrays["weights"])),
-            "`load` must refuse arrays of others with an InputError, not a KeyError",
-        ),
+        (heads(arrays=lambda self: {"w": self.weights.astype(object)}), "'w' of `arrays` must be a NumPy array of"),
+        (loads(then(LeastSquares.load, lambda head: Line(0.0 * head.weights))), "head that is loaded predicts"),
+        (loads(lambda self, arrays: Line(next(iter(arrays.values())))), "InputError, but it takes them"),
+        (loads(lambda self, arrays: Line(arrays["weights"])), "with an InputError, not a KeyError"),
     ],
 )
 def test_a_broken_regressor_gets_a_sentence(regressor: Any, sentence: str) -> None:
