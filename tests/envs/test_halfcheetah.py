@@ -3,7 +3,6 @@
 import copy
 import importlib.metadata
 import sys
-from functools import partial
 
 import gymnasium
 import jax
@@ -11,7 +10,6 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
-from jax import lax
 from scipy import stats
 
 from metastep import envs
@@ -271,30 +269,3 @@ def test_a_planar_action_is_clipped_and_paid_for(cost_of, paid, monkeypatch):
     task = env.context_space.unpack(jnp.asarray([1.5], jnp.float32))
     after = env.step(task, env.reset(task, (jnp.float32(0.0),) * 18), (jnp.float32(2.0),) * 6, ())
     np.testing.assert_allclose(after.reward, -1.5 - 0.05 * 6 * paid**2, rtol=1e-5)
-
-
-@partial(jax.jit, static_argnums=(1, 2))
-def unsolved(iterations, num_episodes, num_steps):
-    """Physics steps, of motion by random torques, in which one more iteration moves the accelerations by a thousandth."""
-    env, key = HalfCheetahVelPlanar(), jax.random.key(0)
-    noise = jax.random.normal(key, (18, num_episodes), jnp.float32)
-
-    def advance(index, before):
-        state, count = before
-        now = jax.random.fold_in(key, index // env.frame_skip)
-        torques = jax.random.uniform(now, (6, num_episodes), jnp.float32, -1.0, 1.0)
-        numbers = jnp.stack([iterations, iterations + 1])
-        both = lax.map(lambda number: engine.step(CHEETAH, state, tuple(torques), number), numbers)
-        found, better = jnp.moveaxis(jnp.stack(both.warmstart), 1, 0)
-        is_open = jnp.abs(better - found).max(axis=0) > 1e-3 * (1.0 + jnp.abs(better).max(axis=0))
-        return jax.tree.map(lambda part: part[0], both), count + is_open.sum()
-
-    return lax.fori_loop(0, num_steps, advance, (env.reset((), tuple(noise)), 0))[1]
-
-
-@pytest.mark.soak
-def test_what_the_iterations_leave_unsolved_in_a_million_steps():
-    """The counts in the docstring of `HalfCheetahVelPlanar`."""
-    left = {number: int(unsolved(jnp.int32(number), 1000, 1000)) for number in (4, 5, 6, 8)}
-    assert left[8] == 0
-    assert left[6] <= 10 < left[4] < 1000

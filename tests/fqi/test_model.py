@@ -157,7 +157,6 @@ def test_to_another_process_goes_only_the_iteration_that_acts(model, iteration):
             },
             "a head has 6 features, allowed is 3",
         ),
-        ({"branches": (Branch("a", 0.0, 1.0, "linear"),)}, "a Q function has 0 directions, allowed is 1"),
     ],
 )
 def test_inconsistent_records_are_refused(model, change, sentence):

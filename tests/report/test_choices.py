@@ -17,7 +17,7 @@ from metastep.mdp.history import Transitions
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Picture
 from metastep.report.figures import PALETTE, PAPER, QUIET, SPARE, TEXT, colour_of
-from metastep.report.results import most_followed, some_tasks
+from metastep.report.results import some_tasks
 from metastep.report.tables import Findings, Searched, about, best_baseline, target_of, yardstick_of
 from metastep.rules.spaces import Range
 from tests.evaluation.test_statistics import make_comparison, simulated
@@ -71,14 +71,6 @@ def drawn(document: Document, name: str) -> Figure:
     return picture.draw()
 
 
-def test_the_direction_followed_most_often_is_of_equals_the_first() -> None:
-    comparison = with_menu(compared(TASKS))
-    followed = most_followed(comparison, "metastep")
-    counts = (comparison.direction[0] == 1).sum(axis=1)
-    np.testing.assert_array_equal(followed, counts > 2)
-    assert (counts == 2).any()
-
-
 @pytest.mark.parametrize("coordinates", [1, 2])
 def test_directions_are_shown_over_updates_and_by_task(coordinates: int) -> None:
     found = menu_findings()
@@ -115,32 +107,14 @@ def test_lengths_along_several_directions_are_not_averaged(scale: str) -> None:
         assert lengths.label not in {text.get_text() for text in axes.texts}
 
 
-def with_choices(comparison: Comparison, updates: int = 40) -> Comparison:
+def with_choices(comparison: Comparison) -> Comparison:
     """The first method chooses all of PPO's hyperparameters, the second holds them constant, the others have a rate only."""
-    rng, time = np.random.default_rng(2), np.linspace(0.0, 1.0, updates)
-    shape = len(comparison.methods), comparison.num_tasks, updates
-    spread = rng.normal(0.0, 1.0, (comparison.num_tasks, 1))
-    steps = np.full((*shape, len(CHOICES)), np.nan)
-    noise = 0.05 * rng.normal(size=(len(CHOICES), *shape[1:]))
-    steps[0, :, :, 0] = 10.0 ** (-2.0 - 1.5 * time + 0.15 * spread + noise[0])
-    steps[0, :, :, 1] = np.round(64.0 - 40.0 * time**2 + 4.0 * spread * time)
-    steps[0, :, :, 2] = 10.0 ** (-0.4 - 0.5 * time + 0.1 * spread + noise[2])
-    steps[0, :, :, 3] = np.clip(0.95 - 0.08 * time + 0.01 * spread * time, 0.8, 1.0)
-    steps[0, :, :, 4] = 10.0 ** (-1.2 - 2.0 * time + 0.3 * spread + noise[4])
-    steps[0, :, :, 5] = 10.0 ** (0.8 * np.tanh(6.0 * time) + 0.1 * spread + noise[5])
-    steps[1] = (3e-3, 40.0, 0.2, 0.93, 1e-3, 3.0)
-    steps[2:, :, :, 0] = 1e-2 * (1.0 - time + 1.0 / updates)
-    returns = np.repeat(comparison.returns[:, :, -1:], updates + 1, axis=2)
+    steps = np.full((*comparison.hyperparameters.shape[:3], len(CHOICES)), np.nan, np.float32)
+    steps[0] = np.random.default_rng(2).uniform(0.1, 1.0, steps[0].shape)
+    steps[1], steps[2:, :, :, 0] = 0.5, 0.01
     choices = [tuple(CHOICES.items())] * 2 + [()] * len(comparison.methods[2:])
     methods = [record._replace(choices=own) for record, own in zip(comparison.methods, choices, strict=True)]
-    return dataclasses.replace(
-        comparison,
-        methods=tuple(methods),
-        returns=returns.astype(np.float32),
-        hyperparameters=steps.astype(np.float32),
-        direction=np.zeros(shape, np.int8),
-        flagged=np.zeros(returns.shape, bool),
-    )
+    return dataclasses.replace(comparison, methods=tuple(methods), hyperparameters=steps)
 
 
 def test_everything_that_is_chosen_has_a_panel(tmp_path: Path) -> None:
@@ -159,7 +133,7 @@ def test_everything_that_is_chosen_has_a_panel(tmp_path: Path) -> None:
         np.testing.assert_allclose(panel.lines[0].get_ydata(), np.median(chosen, axis=0), rtol=1e-5)
         corners = panel.collections[1].get_paths()[0].vertices
         for share in (0.25, 0.75):
-            assert np.isclose(corners[:, 1], np.quantile(chosen[:, 7], share), rtol=1e-4).any()
+            assert np.isclose(corners[:, 1], np.quantile(chosen[:, 2], share), rtol=1e-4).any()
     save(tmp_path / "results.safetensors", comparison)
     assert load(tmp_path / "results.safetensors").methods == comparison.methods
 

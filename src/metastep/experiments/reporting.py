@@ -88,8 +88,8 @@ def write_report(run: Run, command: str = "") -> Path:
 def repeating(run: Run) -> str:
     """Return the commands that repeat a run: the one that created it, and the other stages where it only collected."""
     created = run.command()
-    stages_of = {"metastep collect ": ("fit", "compare", "report"), "metastep search ": ("compare", "report")}
-    later = next((verbs for command, verbs in stages_of.items() if created.startswith(command)), ())
+    verbs = {"collect": ("fit", "compare", "report"), "search": ("compare", "report")}
+    later = verbs.get((*created.split(), "", "")[1], ())
     return "\n".join([created, *(shlex.join(["metastep", verb, str(run.path)]) for verb in later)])
 
 
