@@ -126,22 +126,26 @@ def child(who: str, size: Size, asked: Namespace) -> Record:
     if who == "MushroomRL":
         options = {"size": size.name, "trees": size.trees, "threads": threads, "data": path}
         return shared.run_peer(who, "mushroom", "mushroom_fqi.py", options, smoke=asked.smoke)
-    words = [sys.executable, __file__, "--child", json.dumps([who, size, str(path), threads])]
+    return measured(who, size, str(path), asked)
+
+
+def measured(who: str, size: Size, given: Any, asked: Namespace) -> Any:
+    """Run a measurement in a process of its own; at the smallest size, one of them is enough."""
+    if asked.smoke and who != "scikit-learn, naive":
+        return measure(who, size, given, asked.threads)
+    words = [sys.executable, __file__, "--child", json.dumps([who, size, given, asked.threads])]
     return shared.run_child(who, words, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 
-def run_as_child(who: str, fields: list[Any], path: Any, threads: int) -> None:
-    size, result = Size(*fields), None
+def measure(who: str, size: Size, given: Any, threads: int) -> Any:
+    """Measure a contender on the tuples of a file, or the growth with numbers of tuples, or write the tuples."""
     if who == "data":
-        write_data(size, Path(path))
-    elif who == "growth":
-        sizes = [size._replace(tuples=tuples) for tuples in path]
-        result = [measure_metastep(size, synthesize(size), threads) for size in sizes]
-    elif who == "metastep":
-        result = measure_metastep(size, load_data(path), threads)
-    else:
-        result = measure_sklearn(size, load_data(path), threads, tuned=who == "scikit-learn, tuned")
-    print(json.dumps(result))
+        return write_data(size, Path(given))
+    if who == "growth":
+        return [measure_metastep(each, synthesize(each), threads) for each in (size._replace(tuples=n) for n in given)]
+    if who == "metastep":
+        return measure_metastep(size, load_data(given), threads)
+    return measure_sklearn(size, load_data(given), threads, tuned=who == "scikit-learn, tuned")
 
 
 def compare(size: Size, asked: Namespace) -> dict[str, Record]:
@@ -188,8 +192,7 @@ def print_comparison(size: Size, found: dict[str, Record]) -> None:
 
 def growth(size: Size, sizes: tuple[int, ...], asked: Namespace) -> list[Record]:
     """Measure how this library's seconds and memory grow with the tuples."""
-    words = [sys.executable, __file__, "--child", json.dumps(["growth", size, sizes, asked.threads])]
-    records: Any = shared.run_child("growth", words, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    records = measured("growth", size, sizes, asked)
     totals = [record["fit"][0] + record["target"][0] for record in records]
     rows = [
         [f"{tuples:,}", *(f"{record[stage][0]:.3g}" for stage in ("fit", "target")), f"{total:.3g}",
@@ -210,7 +213,8 @@ def main() -> None:
     parser.add_argument("--no-growth", action="store_true", help="skip the growth with the tuples")
     asked = parser.parse_args()
     if asked.child:
-        run_as_child(*json.loads(asked.child))
+        who, fields, given, threads = json.loads(asked.child)
+        print(json.dumps(measure(who, Size(*fields), given, threads)))
         return
     asked.out = asked.out.resolve()
     saved: Record = {"sizes": {}, "threads": asked.threads}

@@ -21,7 +21,7 @@ import warnings
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -325,7 +325,10 @@ def main() -> None:
         vars(asked).update(small)
         grids = {"divergence": [USUAL["divergence"]]}
     kept = asked.kept or asked.out / "sb3-rates.jsonl"
-    with ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn")) as pool:
+    # The smallest size does without another process that imports everything.
+    with (
+        ThreadPoolExecutor(1) if asked.smoke else ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn"))
+    ) as pool:
         compare(asked, grids, lambda jobs: run_all(jobs, kept, pool))
 
 

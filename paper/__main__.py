@@ -6,21 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from metastep import InputError
-from metastep.cli.frame import ForceOption, Scale, SetOption, YesOption, guarded, main, print_findings, watch, working
+from metastep.cli.frame import ForceOption, Scale, SetOption, YesOption, main, print_findings, program, watch, working
 from paper.registry import IDS
 
-app = typer.Typer(
-    name="python -m paper",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program("python -m paper")
 _IDS_HELP = f"What to reproduce: all, or some of {', '.join(IDS)}."
 
 
 @app.command()
-@guarded
 @working
 def reproduce(
     terminal: Any,
@@ -48,7 +41,6 @@ def reproduce(
 
 
 @app.command()
-@guarded
 def results(
     folders: Annotated[list[Path], typer.Argument(help="Folders of `python -m paper reproduce` or `metastep run`.")],
     out: Annotated[Path, typer.Option(help="The Markdown file to write.")],
@@ -65,7 +57,6 @@ def results(
 
 
 @app.command()
-@guarded
 def ties(
     folders: Annotated[
         list[Path], typer.Argument(help="Folders of `python -m paper reproduce ties`, of several seeds.")
@@ -80,7 +71,6 @@ def ties(
 
 
 @app.command()
-@guarded
 def check(folder: Annotated[Path, typer.Argument(help="Folder of `python -m paper reproduce`.")]) -> None:
     """Verify every file of a reproduction and its runs; exit code 1 if anything is wrong."""
     watch("cpu")

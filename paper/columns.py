@@ -6,13 +6,22 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.colors import to_hex
 
 from metastep import Comparison
-from metastep.report.figures import Line, Panel, curves, family_shade, line_of, picture, whiskers
+from metastep.report.figures import Line, Panel, curves, line_of, picture, whiskers
 from paper.claims import Judged
 from paper.outcome import Product
 from paper.workbench import PresetRun, Workbench
+
+_SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
+
+
+def family_shade(family: str, place: float) -> str:
+    """Return a colour for one of a family of lines, by its place from 0 to 1; the ends of a scale would vanish on the page."""
+    return to_hex(mpl.colormaps[_SCALES[family]](0.38 + 0.55 * place))
 
 
 class Column(NamedTuple):

@@ -23,7 +23,8 @@ from scipy import stats
 
 from metastep.fqi import ExtraTrees, MetaFQI
 from metastep.mdp.history import Transitions
-from metastep.report.figures import CONTRAST, MAIN, Line, Panel, curves, family_shade, picture
+from metastep.report.figures import CONTRAST, MAIN, Line, Panel, curves, picture
+from paper.columns import family_shade
 from paper.outcome import Outcome, Product, Verdict
 from paper.workbench import Workbench
 

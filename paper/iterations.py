@@ -6,10 +6,10 @@ import numpy as np
 
 from metastep import Model
 from metastep.evaluation import metric_values
-from metastep.report.figures import Panel, curves, family_shade, line_of, points
+from metastep.report.figures import Panel, curves, line_of, points
 from paper import columns
 from paper.claims import AUC, beats_every, paired, small
-from paper.columns import Column, Figure, Shown
+from paper.columns import Column, Figure, Shown, family_shade
 from paper.comparisons import by_iteration, fixed_grid, with_fixed_grid
 from paper.outcome import within
 from paper.workbench import PresetRun

@@ -8,10 +8,10 @@ from scipy import stats
 
 from metastep.evaluation import Comparison, join, metric_values
 from metastep.evaluation.intervals import bootstrap_interval, verdict
-from metastep.report.figures import CONTRAST, MAIN, Line, curves, family_shade
+from metastep.report.figures import CONTRAST, MAIN, Line, curves
 from metastep.report.tables import number
 from paper.claims import AUC, Judged
-from paper.columns import Column, Figure, shown
+from paper.columns import Column, Figure, family_shade, shown
 from paper.judging import MARGIN, found
 from paper.outcome import Effect, Outcome, at_most, better
 from paper.workbench import PresetRun

@@ -9,7 +9,7 @@ from typing import Any
 from metastep._core import storage
 
 Around = Callable[..., Any]  # called as `around(name, call, *arguments)` in place of `call(*arguments)`
-CALLS = ("fsync", "replace", "link", "unlink", "mkdir")  # besides "create" and "write"
+CALLS = ("fsync", "replace", "link", "unlink")  # besides "create" and "write"
 
 
 class _Os:

@@ -71,9 +71,9 @@ class Reference(NamedTuple):
     num_steps: Floats
 
 
-def estimate(rollout: Rollout, episodes: Trajectories, scores: Floats | None = None) -> Reference:
+def estimate(rollout: Rollout, episodes: Trajectories) -> Reference:
     """GPOMDP and the Fisher matrix `mean over steps of J^T J / sigma^2`, learner by learner and step by step."""
-    scores = linear_scores(rollout, episodes) if scores is None else scores
+    scores = linear_scores(rollout, episodes)
     reward, alive = np.asarray(episodes.reward, np.float64), np.asarray(episodes.alive)
     observation = np.asarray(episodes.observation, np.float64)
     horizon, num_parameters, num_episodes, num_learners = scores.shape

@@ -17,7 +17,9 @@ from typer.main import get_command
 
 from metastep.cli import app
 from metastep.experiments import config
+from metastep.experiments.reference import to_toml
 from metastep.experiments.run import Run
+from paper.__main__ import app as paper
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
 SAVED = re.compile(r"[Ss]ave (?:it|this) as\s+`([\w.-]+)`")
@@ -35,25 +37,8 @@ def commands(block: str) -> Iterator[list[str]]:
 
 def parameters(words: list[str]) -> dict:
     """Parse a command; a misspelt option is an error."""
-    program = app
-    if words[0] == "paper":
-        from paper.__main__ import app as program
-
-        words = words[1:]
-    verb, *rest = words
+    program, (verb, *rest) = (paper, words[1:]) if words[0] == "paper" else (app, words)
     return get_command(program).commands[verb].make_context(verb, list(rest)).params
-
-
-def build(experiment: config.Experiment) -> None:
-    """Build everything that a run builds before it starts."""
-    Run(Path(), experiment).require_buildable()
-
-
-def build_toml(text: str) -> None:
-    """Build a configuration, or a preset with some settings replaced."""
-    is_whole = {"env", "extends"} & set(tomllib.loads(text))
-    Path("block.toml").write_text(text if is_whole else f'extends = "cartpole"\n{text}')
-    build(config.load("block.toml", "full"))
 
 
 def follow(words: list[str]) -> None:
@@ -65,12 +50,9 @@ def follow(words: list[str]) -> None:
     known = source in config.list_presets() or (source is not None and Path(source).exists())
     if not known or not all(Path(f"{module}.py").exists() for module in modules):
         return
-    scale = given["scale"]
-    experiment = config.load(source, scale, overrides)
-    build(experiment)
+    experiment = config.load(source, given["scale"], overrides)
+    Run(Path(), experiment).require_buildable()
     if target:
-        from metastep.experiments.reference import to_toml
-
         Path(target).write_text(to_toml(experiment))
 
 
@@ -87,8 +69,10 @@ def run_page(page: str) -> None:
             Path(saved[1]).write_text(text)
         if language == "python" and not saved:
             exec(compile(text, "block", "exec"), names)
-        elif language == "toml":
-            build_toml(text)
+        elif language == "toml":  # a configuration, or some settings of a preset
+            is_whole = {"env", "extends"} & set(tomllib.loads(text))
+            Path("block.toml").write_text(text if is_whole else f'extends = "cartpole"\n{text}')
+            Run(Path(), config.load("block.toml", "full")).require_buildable()
         elif not language:
             for words in commands(text):
                 follow(words)

@@ -1,4 +1,4 @@
-"""The documentation builds strictly, loads nothing from a network, agrees with the code, and its snippets run."""
+"""README and documentation: they build strictly, load nothing from a network, agree with the code, and their snippets run."""
 
 import os
 import pkgutil
@@ -15,12 +15,14 @@ import pytest
 from metastep.experiments.config import list_presets, load
 from metastep.experiments.stages import method_specs
 from paper.registry import IDS
-from tests.processes import Running, execute
+from tests.processes import Running, execute, metastep
 from tests.run_page import BLOCK, commands, parameters, run_page
 
 ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-GUIDES = sorted((ROOT / "docs").glob("*.md"))
+ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+COMMAND_LINE = (ROOT / "docs" / "reference" / "command-line.md").read_text()
 # Links that a browser follows on a click; everything else with an address is loaded with the page.
 FOLLOWED = {("a", "href")}
 
@@ -45,13 +47,6 @@ def loads_from_elsewhere(file: Path) -> list[str]:
     parser = Loaded()
     parser.feed(text)
     return [address for address in parser.addresses if re.match(r"(https?:)?//", address)]
-
-
-def blocks(language: str) -> list[tuple[str, str]]:
-    """Fenced blocks of all pages, each with its place."""
-    pages = [ROOT / "README.md", *PAGES]
-    found = ((page, re.findall(rf"```{language}\n(.*?)```", page.read_text(), flags=re.S)) for page in pages)
-    return [(f"{page.name}, block {number}", text) for page, texts in found for number, text in enumerate(texts)]
 
 
 # One test, not many on a shared site: processes that run tests side by side would each build it.
@@ -90,14 +85,16 @@ def test_the_reference_names_every_setting_and_command():
         for setting in getattr(field.annotation, "model_fields", [section]):
             ways = (f"`{setting}`", f"[{section}.{setting}]", f"[{section}.{setting}.NAME]", f"[{setting}.NAME]")
             assert any(way in configuration for way in ways), setting
-    command_line = (ROOT / "docs" / "reference" / "command-line.md").read_text()
     for command in app.registered_commands:
-        assert f"Usage: metastep {command.callback.__name__}" in command_line
+        name = command.callback.__name__
+        assert f"Usage: metastep {name}" in COMMAND_LINE
+        assert name == "demo" or f"`metastep {name}" in COMMAND_LINE  # an example
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
-def test_guides_have_at_most_900_words(page):
-    assert len(page.read_text().split()) <= 900
+def test_pages_are_short():
+    words = {page.name: len(page.read_text().split()) for page in (ROOT / "docs").glob("*.md")}
+    assert {name: num for name, num in words.items() if num > 900} == {}
+    assert len(README.splitlines()) <= 130
 
 
 def test_one_update_passes_through_at_most_15_files():
@@ -108,21 +105,21 @@ def test_one_update_passes_through_at_most_15_files():
 
 
 def test_modules_and_functions_named_in_the_text_exist():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
-    for page in pages:
+    for page in ALL:
         for name in re.findall(r"`(metastep(?:\.\w+)+)`", page.read_text()):
             assert pkgutil.resolve_name(name) is not None, (page.name, name)
 
 
 def test_pages_are_in_plain_english():
     avoided = re.compile(r"\b(told|anew|whoever|nobody|came of)\b", flags=re.I)
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
-    assert {page.name: found for page in pages if (found := avoided.findall(page.read_text()))} == {}
+    assert {page.name: found for page in ALL if (found := avoided.findall(page.read_text()))} == {}
+    assert "<!--" not in README
 
 
-@pytest.mark.parametrize(("where", "text"), blocks("toml"), ids=[where for where, _ in blocks("toml")])
-def test_toml_blocks_are_toml(where, text):
-    assert tomllib.loads(text)
+def test_toml_blocks_are_toml():
+    for page in ALL:
+        for text in re.findall(r"```toml\n(.*?)```", page.read_text(), flags=re.S):
+            assert tomllib.loads(text), page.name
 
 
 def shown_commands() -> Iterator[tuple[str, list[str]]]:
@@ -156,7 +153,7 @@ def test_configurations_shown_on_presets_build():
             assert method_specs(load(given["preset"], scale, given["overrides"] or ())), (page, words)
 
 
-# test_readme.py runs the tour, because it has the model.
+# The tour needs a run.
 PYTHON_PAGES = [page for page in PAGES if "```python" in page.read_text() and page.name != "tour.md"]
 
 
@@ -172,3 +169,66 @@ def test_every_list_has_an_empty_line_before_it():
     for page in [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]:
         text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
         assert not re.findall(r"^(?![-*\d\s|>#]).+\n(?:[-*]|\d+\.) .*$", text, flags=re.M), page.name
+
+
+def test_the_snippets_of_the_tour_run(tmp_path):
+    """In a small version of the folder that `make demo` writes: a run of Minigolf in runs/demo."""
+    small = [
+        "collect.num_meta_episodes=64", "fqi.iterations=1", "selection.num_tasks=2",
+        'compare.methods=["metafqi"]', "compare.num_tasks=2", "compare.num_updates=2",
+    ]  # fmt: skip
+    words = ["run", "minigolf", "--out", "runs/demo", *(word for setting in small for word in ("--set", setting))]
+    done = metastep(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = run("\n".join(snippets((ROOT / "docs" / "tour.md").read_text())), tmp_path)
+    assert [line.startswith("return ") for line in shown] == [True] * 6 + [False] * (len(shown) - 6)
+    assert shown[6].startswith("('putter_length', 'friction')")
+
+
+def snippets(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page, flags=re.S)
+
+
+def run(script: str, folder: Path) -> list[str]:
+    """Lines that a script prints; a warning is an error."""
+    (folder / "snippet.py").write_text(script)
+    done = execute(folder / "snippet.py", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_snippet_of_the_readme_runs(tmp_path):
+    (snippet,) = snippets(README)
+    assert len([line for line in snippet.splitlines() if line]) <= 10
+    assert "learn(61_440," in snippet
+    (line,) = run(snippet.replace("learn(61_440,", "learn(4_096,"), tmp_path)
+    assert line.startswith("mean return ")
+
+
+def test_links_exist_and_every_picture_is_used():
+    for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):  # MkDocs checks the others
+        for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
+            assert target.startswith("https://") or (ROOT / target).exists(), target
+    shown = ((page, re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text())) for page in ALL)
+    used = {(page.parent / target).resolve() for page, targets in shown for target in targets}
+    assert used == {path.resolve() for path in (ROOT / "docs" / "images").iterdir()}
+
+
+def test_every_extra_is_explained():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, flags=re.M)) == set(extras)
+
+
+def test_the_map_names_every_module():
+    package = ROOT / "src" / "metastep"
+    modules = {path.stem for path in package.glob("*.py")} | {path.name for path in package.iterdir() if path.is_dir()}
+    listed = set(re.findall(r"`([a-z_]+)/?`", README))
+    assert modules - {"__init__", "__main__", "__pycache__"} <= listed
+
+
+def test_cleaning_up_keeps_the_runs():
+    recipe = (ROOT / "Makefile").read_text().partition("\nclean:\n")[2]
+    removed = re.findall(r"rm -rf (.*)", recipe)
+    assert len(removed) == 1
+    assert not [word for word in removed[0].split() if word.strip("./").startswith("runs")]

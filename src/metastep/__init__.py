@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from metastep._core.errors import InputError
     from metastep._core.progress import Tracker
     from metastep.envs import make_env
-    from metastep.evaluation import Comparison, Method, MethodSpec, baselines, compare, tune
+    from metastep.evaluation import Comparison, Method, MethodSpec, compare, tune
     from metastep.evaluation import load as load_comparison
+    from metastep.evaluation import methods as baselines
     from metastep.experiments.config import load as load_experiment
     from metastep.experiments.run import Run, run
     from metastep.experiments.schema import Experiment
@@ -31,7 +32,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 
 # Where the public names are: modules of this package, and what stands in one of them.
 _PACKAGES = ("controllers", "envs", "evaluation", "features", "policies", "report", "rules", "testing")
-_MODULES = {"baselines": "evaluation.baselines", "regressors": "fqi.regressors", **{name: name for name in _PACKAGES}}
+_MODULES = {"baselines": "evaluation.methods", "regressors": "fqi.regressors", **{name: name for name in _PACKAGES}}
 _HOMES = {
     name: module
     for module, names in {

@@ -9,6 +9,7 @@ import random
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.storage import decode, encode
 from metastep.evaluation import load
 from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import build_mdp
@@ -26,7 +26,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.loop import Parts, grow
-from tests.campaigns import SETTINGS, Tally, main
+from tests.campaigns import SETTINGS, Tally, damaged, main
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]]]
 
@@ -59,7 +59,7 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
     parts = Parts(sandbox / "parts", {"dataset": "0" * 64})
     parts.folder.mkdir()
-    parts.write(0, next(grow(mdp, Exploration(), tasks, 2, stretch=1, record=("theta", "natural_gradient"))), 0)
+    parts.write(0, next(grow(mdp, Exploration(), tasks, 2, stretch=1, record=("theta", "natural_gradient"))))
     (part,) = parts.folder.iterdir()
     content = part.read_bytes()
 
@@ -110,31 +110,18 @@ def mutated(content: bytes, generator: random.Random) -> bytes:
     return generator.choice(kinds)
 
 
-def _changed(value: Any, generator: random.Random) -> Any:
-    """Return JSON with something in it replaced or removed."""
-    value = inner = json.loads(json.dumps(value))
-    while inner and isinstance(inner, dict | list):
-        last = generator.choice(sorted(inner) if isinstance(inner, dict) else range(len(inner)))
-        if isinstance(inner[last], dict | list) and inner[last] and generator.random() < 0.8:
-            inner = inner[last]
-            continue
-        if generator.random() < 0.3:
-            del inner[last]
-        else:
-            inner[last] = generator.choice(JUNK)
-        return value
-    return generator.choice(JUNK)
-
-
-def resealed(content: bytes, generator: random.Random) -> bytes:
-    """A file that says something else, with its checksum right."""
-    if content[:1] == b"{":
-        found = _changed({k: v for k, v in json.loads(content).items() if k != "checksum"}, generator)
-        return storage.canonical_json(storage.sealed(found) if isinstance(found, dict) else found)
-    found = decode(content, verify=False)
-    arrays, metadata = dict(found.arrays), found.metadata
+def reseal(path: Path, generator: random.Random) -> None:
+    """Make a file say something else, with its checksum right."""
+    changed = partial(damaged, generator, junk=partial(generator.choice, JUNK))
+    if path.read_bytes()[:1] == b"{":
+        found = changed({k: v for k, v in json.loads(path.read_bytes()).items() if k != "checksum"})
+        storage.write_json(path, storage.sealed(found) if isinstance(found, dict) else found)
+        return
+    arrays, metadata = storage.read_tensors(path, verify=False)
     if generator.random() < 0.5:
-        return encode(arrays, changed if isinstance(changed := _changed(metadata, generator), dict) else {})
+        found = changed(metadata)
+        storage.write_tensors(path, arrays, found if isinstance(found, dict) else {})
+        return
     name = generator.choice(sorted(arrays))
     array = arrays.pop(name)
     replaced = {
@@ -151,7 +138,7 @@ def resealed(content: bytes, generator: random.Random) -> bytes:
     kind = generator.choice([*replaced, "gone", "renamed"])
     with np.errstate(all="ignore"):
         arrays |= {"renamed": array} if kind == "renamed" else {} if kind == "gone" else {name: replaced[kind]()}
-    return encode(arrays, metadata)
+    storage.write_tensors(path, arrays, metadata)
 
 
 def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
@@ -159,7 +146,10 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
     for index in range(number):
         name = list(found)[index % len(found)]
         subject, is_meant = found[name], index // len(found) % 4 == 3
-        subject.path.write_bytes((resealed if is_meant else mutated)(subject.content, generator))
+        if is_meant:
+            reseal(subject.path, generator)
+        else:
+            subject.path.write_bytes(mutated(subject.content, generator))
         try:
             value = _tree(subject.read(subject.path))
             outcome = "same" if value == subject.value else "resealed" if is_meant else "other numbers"

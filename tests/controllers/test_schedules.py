@@ -1,6 +1,5 @@
 """Controllers without a model: constant and decaying steps, KL-adaptive ones, metagrad, and the bandit."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +27,7 @@ from metastep.mdp import Learners
 from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import HyperparameterSpace
-from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
+from tests.controllers.problems import BLOCK, make_mdp
 from tests.one_block import run
 
 SPACE = HyperparameterSpace(
@@ -101,7 +100,7 @@ def steps_on_a_bowl(controller: Metagrad, start: float, num_updates: int) -> tup
     """Distances to the optimum before each update, and the step sizes, both (updates, learners)."""
     mdp = make_mdp()
     template = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
-    learners = on_a_bowl(template, np.eye(1, mdp.num_parameters) * start * np.ones((BLOCK, 1)))
+    learners = on_a_bowl(template, np.eye(1, mdp.policy.num_parameters) * start * np.ones((BLOCK, 1)))
     state = controller.init(mdp, learners)
     distances, steps = [], []
     for _ in range(num_updates):
@@ -200,11 +199,3 @@ def test_a_lost_return_counts_as_a_large_drop() -> None:
     bandit, state, before = Bandit(3e-3), state_of(Bandit(3e-3)), moment(0, np.zeros(BLOCK))
     after = bandit.observe(state, before, bandit.propose(state, before), moment(1, np.full(BLOCK, np.nan)))
     np.testing.assert_allclose(np.asarray(after.gains).sum(axis=(1, 2)), -3.0)
-
-
-def test_learners_of_ppo_follow_the_bandit() -> None:
-    mdp = replace(make_training_mdp(), space=SPACE)
-    history, _ = run(mdp, Bandit(np.linspace(1e-3, 1e-2, BLOCK)), mdp.tasks(0, Stream.TUNING, 0), 2)
-    assert history.hyperparameters.shape == (2, BLOCK, 4)
-    assert (history.hyperparameters >= np.float32(SPACE.low)).all()
-    assert (history.hyperparameters <= np.float32(SPACE.high)).all()

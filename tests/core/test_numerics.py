@@ -22,18 +22,12 @@ from metastep._core.numerics import (
 WORD = st.integers(0, 2**32 - 1)
 
 
-def encrypt(key, counter) -> tuple[int, int]:
-    words = jnp.asarray(key, jnp.uint32)
-    high, low = (jnp.asarray([word], jnp.uint32) for word in counter)
-    first, second = threefry_2x32(words, high, low)
-    return int(first[0]), int(second[0])
-
-
 @settings(max_examples=30)
 @given(key=st.tuples(WORD, WORD), counter=st.tuples(WORD, WORD))
 def test_threefry_is_the_generator_of_jax(key, counter):
-    theirs = jax_threefry_2x32(jnp.asarray(key, jnp.uint32), jnp.asarray(counter, jnp.uint32))
-    assert encrypt(key, counter) == tuple(int(word) for word in theirs)
+    words, (high, low) = jnp.asarray(key, jnp.uint32), jnp.asarray(counter, jnp.uint32)
+    theirs = jax_threefry_2x32(words, jnp.asarray(counter, jnp.uint32))
+    np.testing.assert_array_equal(jnp.stack(threefry_2x32(words, high, low)), theirs)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +57,7 @@ def test_uniforms_and_truncated_normals_stay_in_their_interval(every_normal: np.
     np.testing.assert_allclose(truncated[:: 2**9], scipy.stats.truncnorm.ppf(share[:: 2**9], -2.0, 2.0), atol=2e-6)
 
 
-@pytest.mark.parametrize("num", [1, 2, 5])
+@pytest.mark.parametrize("num", [1, 5])
 def test_no_number_serves_twice(num: int) -> None:
     """Draws, arrays and lanes take disjoint counters: of 23 bits each, few of the numbers may coincide by chance."""
     key = jax.random.key(3)
@@ -84,39 +78,6 @@ def test_traced_and_batched_draws_are_those_taken_one_by_one() -> None:
     np.testing.assert_array_equal(np.stack(traced), one_by_one[4])
 
 
-NUM_DRAWS, NUM_ARRAYS, SHAPE = 64, 3, (50, 32)
-
-
-@pytest.fixture(scope="module")
-def normals() -> np.ndarray:
-    """(draws, arrays, episodes, learners)."""
-    key = jax.random.key(2024)
-    draw = jax.jit(jax.vmap(lambda t: jnp.stack(standard_normals(key, t, NUM_ARRAYS, SHAPE))))
-    return np.asarray(draw(jnp.arange(NUM_DRAWS, dtype=jnp.uint32))).astype(np.float64)
-
-
-def correlations(columns: np.ndarray) -> np.ndarray:
-    """Return those of all pairs of columns, scaled so that each is a standard normal for independent columns."""
-    return (columns.T @ columns / np.sqrt(len(columns)))[np.triu_indices(columns.shape[1], 1)]
-
-
-@pytest.mark.parametrize("axis", range(4), ids=["draws", "arrays", "episodes", "learners"])
-def test_no_correlation_between(normals: np.ndarray, axis: int) -> None:
-    columns = np.moveaxis(normals, axis, -1).reshape(-1, normals.shape[axis])
-    for scores in (correlations(columns), correlations((columns**2 - 1) / np.sqrt(2))):
-        # The largest of that many standard normals, at a level of 1 in 1,000 for the family.
-        assert np.abs(scores).max() < scipy.stats.norm.isf(5e-4 / scores.size)
-        assert np.sum(scores**2) < scipy.stats.chi2.isf(1e-3, scores.size)
-
-
-def test_no_correlation_between_keys() -> None:
-    keys = jax.random.split(jax.random.key(8), 20)
-    draw = jax.jit(lambda key: jnp.stack(standard_normals(key, 0, 2, (40, 25))))
-    columns = np.stack([np.ravel(draw(key)) for key in keys], axis=1).astype(np.float64)
-    scores = correlations(columns)
-    assert np.sum(scores**2) < scipy.stats.chi2.isf(1e-3, scores.size)
-
-
 def largest_error(angles: np.ndarray) -> float:
     """Compare with NumPy in float64 at the same float32 angles."""
     angles = angles.astype(np.float32)
@@ -125,13 +86,8 @@ def largest_error(angles: np.ndarray) -> float:
     return float(np.abs(np.asarray(found, np.float64) - [np.sin(exact), np.cos(exact)]).max())
 
 
-@pytest.mark.parametrize("reach", [1.0, 10.0, 1000.0])
-def test_sine_and_cosine_equal_numpy(reach: float) -> None:
-    assert largest_error(np.linspace(-reach, reach, 1_000_003)) < 2e-7
-
-
-def test_at_and_around_multiples_of_an_eighth_turn_and_zero() -> None:
-    """Where the reduction switches quarter, and where one of the two vanishes."""
+def test_sine_and_cosine_equal_numpy_also_where_the_quarter_switches_and_where_one_vanishes() -> None:
+    assert largest_error(np.concatenate([np.linspace(-reach, reach, 300_003) for reach in (1.0, 1000.0)])) < 2e-7
     around = [(np.arange(-1200, 1201) * np.pi / 4).astype(np.float32)] * 2
     for _ in range(3):
         around += [np.nextafter(around[-2], np.float32(np.inf)), np.nextafter(around[-1], np.float32(-np.inf))]

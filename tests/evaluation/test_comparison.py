@@ -1,7 +1,6 @@
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -90,30 +89,16 @@ def test_diagnostics_are_kept() -> None:
     assert 1.0 <= sizes.min() <= sizes.max() <= 20.0 * (1 + 1e-5)
 
 
-class Counter:
-    """A tracker that counts."""
-
-    def __init__(self) -> None:
-        self.total, self.done, self.names = 0.0, 0.0, list[str]()
-
-    @contextmanager
-    def stage(self, name: str, total: float, unit: str) -> Iterator["Counter"]:
-        self.total = total
-        self.names.append(name)
-        yield self
-
-    def advance(self, amount: float) -> None:
-        self.done += amount
-
-
 def test_progress_is_reported() -> None:
-    counter: Any = Counter()
+    tracker = MagicMock()
+    advance = tracker.stage.return_value.__enter__.return_value.advance
     methods = [Method(name, NGA(), Fixed(0.1)) for name in "ab"]
-    compared(methods, num_tasks=BLOCK + 1, tracker=counter)
-    assert counter.total == counter.done == 4
-    compared(methods[:1], num_tasks=1, tracker=counter)
-    compared(methods, num_tasks=1, stream=Stream.VALIDATION, tracker=counter)
-    assert counter.names == ["test 2 methods", "test a", "validate"]
+    compared(methods, num_tasks=BLOCK + 1, tracker=tracker)
+    assert sum(call.args[0] for call in advance.call_args_list) == 4
+    compared(methods[:1], num_tasks=1, tracker=tracker)
+    compared(methods, num_tasks=1, stream=Stream.VALIDATION, tracker=tracker)
+    stages = [("test 2 methods", 4, "blocks"), ("test a", 1, "blocks"), ("validate", 2, "blocks")]
+    assert [call.args for call in tracker.stage.call_args_list] == stages
 
 
 @pytest.mark.parametrize("use", ["trained", "selected", "tuned"])

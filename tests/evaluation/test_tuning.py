@@ -4,13 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from metastep import controllers
 from metastep._core.errors import InputError
-from metastep.controllers import Controller
+from metastep.controllers import GeometricDecay
 from metastep.evaluation import MethodSpec, baselines, compare, metric_values, tune
 from metastep.evaluation.methods import refuse_overlap
 from metastep.mdp.blocks import Stream
-from tests.controllers.problems import BLOCK, make_mdp
+from tests.controllers.problems import make_mdp
 from tests.one_block import run
 
 
@@ -19,28 +18,12 @@ def spec(name: str, **grid: Any) -> MethodSpec:
     return dataclasses.replace(baselines.make(name), grid=grid)
 
 
-class Peaked(Controller):
-    """Proposes its own settings and so lets the tests see them; the best ones are close to 0.7."""
-
-    name = "peaked"
-
-    def __init__(self, first: Any, second: Any) -> None:
-        self.steps = np.broadcast_to(np.asarray(first + second, np.float32).reshape(-1, 1), (BLOCK, 1))
-
-    def init(self, mdp: Any, learners: Any) -> None:
-        return
-
-    def propose(self, state: None, learners: Any) -> Any:
-        return self.steps
-
-
 def test_every_grid_point_meets_every_task() -> None:
     """6 points on 5 tasks in blocks of 8: the scores are those of the shared loop with the points' own settings."""
     mdp = make_mdp()
-    controllers.register("peaked", Peaked)
-    peaked = MethodSpec("peaked", "peaked", grid={"first": (0.1, 0.5), "second": (0.0, 0.2, 1.0)})
-    _, table = tune(peaked, mdp, seed=0, num_tasks=5, num_updates=2)
-    np.testing.assert_allclose(table.points, [[a, b] for a in (0.1, 0.5) for b in (0.0, 0.2, 1.0)])
+    tried = spec("geometric-decay", stepsize=(0.1, 0.5), alpha=(0.5, 0.8, 1.0))
+    _, table = tune(tried, mdp, seed=0, num_tasks=5, num_updates=2)
+    np.testing.assert_allclose(table.points, [[a, b] for a in (0.1, 0.5) for b in (0.5, 0.8, 1.0)])
     assert (table.num_tasks, table.seed) == (5, 0)
     # Lanes 24 to 29 are tasks 4 of point 4 and all tasks of point 5, padded with the last.
     tasks = mdp.tasks(0, Stream.TUNING, 0)
@@ -48,7 +31,7 @@ def test_every_grid_point_meets_every_task() -> None:
     block = tasks._replace(
         context=tasks.context[lanes % 5], theta=tasks.theta[lanes % 5], key=mdp.tasks(0, Stream.TUNING, 3).key
     )
-    episode, _ = run(mdp, Peaked(table.points[lanes // 5, 0], table.points[lanes // 5, 1]), block, 2)
+    episode, _ = run(mdp, GeometricDecay(*table.points[lanes // 5].T), block, 2)
     np.testing.assert_allclose(table.mean[5], episode.mean_return[1:, 1:6].mean(), rtol=1e-6)
     scores = episode.mean_return[1:, 1:6].mean(axis=0)
     np.testing.assert_allclose(table.standard_error[5], scores.std(ddof=1) / np.sqrt(5), rtol=1e-4)

@@ -52,7 +52,7 @@ def test_data_of_other_later_settings_are_taken_over(whole: Run, tmp_path: Path)
     [
         ("seed=1", r"seed = 0, which is now 1"),
         ("meta.rule.damping=0.1", r"meta\.rule\.damping = 0\.01, which is now 0\.1"),
-        ("meta.rule=rmsprop", r"meta\.rule\.damping = 0\.01, which is now not set"),
+        ("meta.rule=rmsprop", r"meta\.rule\.name = \"nga\", which is now \"rmsprop\""),
         ("meta.stepsize_high=3.0", r"meta\.stepsize_high = 8\.0, which is now 3\.0"),
         ("rollout.block_size=4", r"collect\.block_size = 8, which is now 4"),
         ("env.fixed_context=[0.1, 0.2]", r"env\.fixed_context = null, which is now \[0\.1, 0\.2\]"),

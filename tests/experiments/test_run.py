@@ -45,35 +45,28 @@ def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):
 def test_settings_that_are_gone_or_edited_are_refused(tmp_path):
     Run.create(tmp_path, config())
     text = (tmp_path / "config.json").read_text()
-    gone = r"config.json: fqi.tree: is not a setting, did you mean 'fqi.regressor.trees'\?"
-    edited = r"config.json is damaged or was edited: its content does not match"
-    for words in (gone, edited):
-        if words is gone:
-            edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
-        else:
-            (tmp_path / "config.json").write_text(text.replace('"meta_discount": 1.0', '"meta_discount": 0.9'))
+    edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
+    gone, edited = (tmp_path / "config.json").read_text(), text.replace('"meta_discount": 1.0', '"meta_discount": 0.9')
+    for content, words in (
+        (gone, r"fqi.tree: is not a setting, did you mean 'fqi.regr"),
+        (edited, "is damaged or was"),
+    ):
+        (tmp_path / "config.json").write_text(content)
         for resume in (lambda: Run.open(tmp_path), lambda: Run.create(tmp_path, config())):
-            with pytest.raises(InputError, match=words):
+            with pytest.raises(InputError, match=f"config.json.*{words}"):
                 resume()
 
 
+NO_TASKS = r"config.json: tasks = .* must be null or a list of tasks"
 NO_TABLES = ["all", 3, [], {"goal_x": 0.1}, [0.1, 0.2], [[]], [[0.1, 0.2], [0.3]]]
-NO_NUMBERS = ["0.1", None, True, [0.2], 1e300, 10**400]
-
-
-@pytest.mark.parametrize("tasks", [*NO_TABLES, *([[0.1, value]] for value in NO_NUMBERS)], ids=lambda it: str(it)[:20])
-def test_listed_tasks_must_be_a_table_of_numbers(tmp_path, tasks):
-    Run.create(tmp_path, config(), TASKS)
-    edit(tmp_path, lambda record: record.update(tasks=tasks))
-    with pytest.raises(InputError, match=r"config.json: tasks = .* must be null or a list of tasks") as error:
-        Run.open(tmp_path)
-    assert "\n" not in str(error.value)
+NO_TABLES += [[[0.1, value]] for value in ("0.1", None, True, [0.2], 1e300, 10**400)]
 
 
 def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
     Run.create(tmp_path, config(), TASKS)
     np.testing.assert_array_equal(Run.open(tmp_path).importing(True).tasks, TASKS)
     for tasks, words in (
+        *((tasks, NO_TASKS) for tasks in NO_TABLES),
         ([[0.1, 0.2, 0.3]], r"config.json, tasks: got an array of shape \(1, 3\), expected \(tasks, 2\)"),
         ([[0.1, 9.0]], r"config.json, tasks: task 0 has goal_y = 9, allowed is"),
     ):

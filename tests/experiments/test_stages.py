@@ -13,7 +13,7 @@ from metastep._core.errors import InputError
 from metastep.controllers import Fixed, learned
 from metastep.evaluation import Comparison, Method, compare, join
 from metastep.experiments import stages
-from metastep.experiments.config import build_fqi, build_mdp
+from metastep.experiments.config import build_fqi
 from metastep.experiments.reporting import print_outcome
 from metastep.experiments.run import Run
 from metastep.experiments.stages import fit_and_select, method_results
@@ -54,8 +54,7 @@ def test_both_learned_methods_train_on_the_listed_tasks_only(listed: Run, monkey
 
 
 def test_a_listed_task_is_not_a_test_task(listed: Run) -> None:
-    mdp = build_mdp(listed.config)
-    overlapping = np.asarray(mdp.tasks(listed.config.seed, Stream.TEST, 0).context)[:1]
+    overlapping = np.asarray(listed.mdp.tasks(listed.config.seed, Stream.TEST, 0).context)[:1]
     folder = Run(listed.path, listed.config, overlapping)
     for name in ("metafqi", "single"):
         folder.result_file(name).unlink(missing_ok=True)
@@ -63,29 +62,24 @@ def test_a_listed_task_is_not_a_test_task(listed: Run) -> None:
             method_results(folder, [name])
 
 
-def changed(part: Comparison, **settings: Any) -> Comparison:
-    renamed = part.methods[0]._replace(name="other")
-    return dataclasses.replace(part, methods=(renamed,), settings=part.settings | settings)
-
-
 def test_only_results_of_the_same_settings_are_joined(listed: Run) -> None:
-    mdp = build_mdp(listed.config)
-    first = compare([Method("fixed", NGA(), Fixed(0.5))], mdp, seed=0, num_updates=2, num_tasks=4)
-    settings = first.settings
-    longer = settings["mdp"] | {"estimator": settings["mdp"]["estimator"] | {"damping": 0.5}}
-    for change, words in (
-        ({"num_updates": 3}, "num_updates = 2, other with 3"),
-        ({"mdp": longer}, "mdp.estimator.damping = "),
-        ({"versions": settings["versions"] | {"device": "gpu"}}, "versions.device = "),
+    first = compare([Method("fixed", NGA(), Fixed(0.5))], listed.mdp, seed=0, num_updates=2, num_tasks=4)
+    mdp, others = first.settings["mdp"], (first.methods[0]._replace(name="other"),)
+
+    def changed(context: Any = first.context, **settings: Any) -> Comparison:
+        return dataclasses.replace(first, methods=others, context=context, settings=first.settings | settings)
+
+    for other, words in (
+        (changed(num_updates=3), "num_updates = 2, other with 3"),
+        (changed(mdp=mdp | {"estimator": mdp["estimator"] | {"damping": 0.5}}), "mdp.estimator.damping = "),
+        (changed(versions=first.settings["versions"] | {"device": "gpu"}), "versions.device = "),
+        (changed(first.context + 1.0), "other was compared on other tasks"),
     ):
         with pytest.raises(InputError, match=words):
-            join([first, changed(first, **change)])
-    elsewhere = dataclasses.replace(changed(first), context=first.context + 1.0)
-    with pytest.raises(InputError, match="other was compared on other tasks"):
-        join([first, elsewhere])
+            join([first, other])
     # What a model sees is its own affair: two models with different observations may stand side by side.
-    blind = settings["mdp"] | {"observation": ["theta", "natural_gradient"], "meta_discount": 0.5}
-    assert join([first, changed(first, mdp=blind)]).names == ("fixed", "other")
+    blind = mdp | {"observation": ["theta", "natural_gradient"], "meta_discount": 0.5}
+    assert join([first, changed(mdp=blind)]).names == ("fixed", "other")
 
 
 def test_without_a_learned_method_nothing_is_collected(tmp_path: Path) -> None:

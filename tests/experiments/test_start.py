@@ -97,10 +97,6 @@ def test_a_package_or_a_method_that_is_missing_is_one_sentence(tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("env", "sentence"),
     [
-        ("ReturnsTuple", "env 'walk': `step` must return a metastep.envs.Step, its result has no `state`."),
-        ("ObservesVector", "env 'walk': array 0 of `observe` has shape (2,), it must be a scalar."),
-        ("ObservesTwo", "env 'walk': `observe` returns 2 numbers, but num_observations is 1."),
-        ("Branches", "env 'walk': `step with 1 actions and 0 normals` depends on a value in Python (an `if`, "),
         ("PaysNan", "env 'walk': the reward is nan at step 0 of an episode in the task goal = "),
         ("SaysLittle", "env 'walk': `num_observations` must be a whole number of at least 1, got None."),
         ("NanOnHost", "env 'host walk': the reward is nan at step 0 of an episode in the task goal = "),

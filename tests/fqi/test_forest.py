@@ -6,7 +6,7 @@ from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi import ExtraTrees, load_model, save_model
-from metastep.fqi.forest import check_structure, depth, join, load_forest, pack
+from metastep.fqi.forest import check_structure, join, load_forest, pack
 from metastep.fqi.regressors import from_sklearn
 from tests.fqi.problems import leaf_counts, regression
 from tests.steppers import tiny_model
@@ -38,7 +38,6 @@ def test_predictions_and_structure_are_scikit_learns(fitted, forest):
     assert np.array_equal(forest.predict(rows), fitted.predict(np.array(rows)))
     check_structure(forest)
     assert list(leaf_counts(forest)) == [estimator.get_n_leaves() for estimator in fitted.estimators_]
-    assert depth(forest.left, forest.right) == max(estimator.get_depth() for estimator in fitted.estimators_)
     assert forest.importances == pytest.approx(fitted.feature_importances_)
     with pytest.raises(InputError, match=r"inputs has shape \(3, 4\), allowed is \(rows, 5\)\."):
         forest.predict(np.zeros((3, 4)))

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -16,7 +17,7 @@ from distributed import Client, Security, SpecCluster
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.parallel import count_threads, report, using
+from metastep._core.parallel import completed, count_threads, report, using
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
 from metastep.integrations import dask as workers
@@ -24,10 +25,10 @@ from metastep.integrations.dask import LOOPBACK, PrivateScheduler, PrivateWorker
 from metastep.mdp import collection
 from metastep.mdp.collection import collect, make_block
 from metastep.mdp.runs import carry_out, run_blocks
-from tests.campaigns import digests
-from tests.campaigns.workers import finish, start, workers_of
+from tests.campaigns.workers import workers_of
 from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_runs import MIXED
+from tests.processes import metastep
 
 SECURITY = Security.temporary()
 SETTINGS = {"num_episodes": 40, "num_updates": 2, "seed": 6, "config": {"a": 1}}
@@ -84,43 +85,28 @@ def certificates(tmp_path_factory) -> dict[str, Path]:
     return {f"tls_{name}": folder / name for name in contents}
 
 
-def test_a_cluster_with_certificates(pool, certificates, monkeypatch):
-    monkeypatch.setattr(Client, "register_plugin", lambda *_: None)  # the worker is in this process
+def test_a_cluster_with_certificates(pool, certificates):
     with cluster_at(pool._client.scheduler.address, **certificates) as same:
         assert same.submit(abs, -3).result() == 3
 
 
 @pytest.mark.parametrize(
-    ("address", "changed", "sentence"),
+    ("changed", "sentence"),
     [
-        (
-            "tcp://127.0.0.1:9",
-            {},
-            r"--scheduler: 'tcp://\S+' must begin with tls:// where --tls-ca or others are given\.",
-        ),
-        (
-            "tls://127.0.0.1:9",
-            {"tls_key": None},
-            r"--tls-key: is missing; --tls-ca, --tls-cert, --tls-key must be given",
-        ),
-        (
-            "tls://127.0.0.1:9",
-            dict.fromkeys(("tls_ca", "tls_cert", "tls_key")),
-            "tls:// needs --tls-ca, --tls-cert, --tls",
-        ),
-        ("tls://127.0.0.1:9", {"tls_ca": Path("nowhere")}, "File nowhere is missing"),
-        ("tls://127.0.0.1:9", {"tls_cert": Path(__file__)}, r"--tls-cert: \S+ must be a PEM file"),
-        ("tls://127.0.0.1:9", {"tls_cert": "tls_key"}, "they do not belong together: "),
-        ("tls://127.0.0.1:9", {}, "--scheduler: 'tls://127.0.0.1:9' does not answer: "),
+        ({"address": "tcp://127.0.0.1:9"}, r"--scheduler: 'tcp://\S+' must begin with tls:// where --tls-ca or others"),
+        ({"tls_key": None}, r"--tls-key: is missing; --tls-ca, --tls-cert, --tls-key must be given"),
+        (dict.fromkeys(("tls_ca", "tls_cert", "tls_key")), "tls:// needs --tls-ca, --tls-cert, --tls"),
+        ({"tls_ca": Path("nowhere")}, "File nowhere is missing"),
+        ({"tls_cert": Path(__file__)}, r"--tls-cert: \S+ must be a PEM file"),
+        ({"tls_cert": "tls_key"}, "they do not belong together: "),
+        ({}, "--scheduler: 'tls://127.0.0.1:9' does not answer: "),
     ],
 )
-def test_certificates_that_are_refused(certificates, address, changed, sentence):
-    files = certificates | {name: certificates.get(file, file) for name, file in changed.items()}
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "200ms"}),
-        pytest.raises(InputError, match=sentence),
-        cluster_at(address, **files),
-    ):
+def test_certificates_that_are_refused(certificates, changed, sentence):
+    given = {"address": "tls://127.0.0.1:9", **certificates}
+    given |= {name: certificates.get(file, file) for name, file in changed.items()}
+    short = dask.config.set({"distributed.comm.timeouts.connect": "200ms"})
+    with short, pytest.raises(InputError, match=sentence), cluster_at(**given):
         pass
 
 
@@ -141,14 +127,17 @@ def test_an_exception_of_a_worker_is_raised_here_and_cores_are_shared(pool):
 
 
 def test_an_unlike_worker_is_refused(pool, monkeypatch):
-    monkeypatch.setattr(pool, "_environment", {**workers._environment(), "jax": "0.1"})
+    monkeypatch.setattr(pool, "_call", partial(workers._call, {**workers._environment(), "jax": "0.1"}, "cpu", None))
     with pytest.raises(InputError, match=r"the worker \S+ has jax = .*, this process has \"0\.1\"; unlike workers"):
         pool.submit(count_threads, None).result()
 
 
-def test_a_script_without_a_main_guard_is_one_sentence(tmp_path):
+def test_processes_that_end_while_they_start_are_one_sentence(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
+        "import multiprocessing\n"
+        "if multiprocessing.current_process().name != 'MainProcess':\n"
+        "    raise SystemExit  # as in a script whose main part is not guarded\n"
         "from metastep._core.parallel import completed\n"
         "from metastep.integrations.dask import workers\n"
         "calls = iter([(1, abs, -1)])\n"
@@ -178,38 +167,27 @@ def test_a_worker_writes_where_it_sees_the_folder_and_else_sends_the_block(tmp_p
     np.testing.assert_array_equal(storage.read_tensors(work.writer.path(block)).arrays["context"], sent.context)
 
 
-def metastep(folder: Path, *more: str) -> subprocess.Popen[str]:
-    words = ["-m", "metastep", "collect", "nav2d", "--out", str(folder), "--device", "cpu", *more]
-    environment = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
-    return subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def refused(process: subprocess.Popen[str]) -> str:
-    _, error = process.communicate(timeout=120.0)
-    assert process.returncode == 2, error
-    assert "Traceback" not in error
-    return error.strip().splitlines()[-1]
-
-
 def test_a_killed_worker_is_replaced_and_no_byte_differs(tmp_path):
-    small = ["rollout.num_episodes=4", "rollout.block_size=8", "meta.num_updates=2", "collect.num_meta_episodes=64"]
-    here = Run.create(tmp_path / "here", load("nav2d", None, small)).collect()
-    given = [word for setting in small for word in ("--set", setting)]
-    process, killed = metastep(tmp_path / "run", "--workers", "1", *given), []
-    while process.poll() is None and not killed:
-        killed = workers_of(process)[:1]
-        time.sleep(0.05)
-    time.sleep(1.0)  # it may import still, or simulate
-    os.kill(killed[0], signal.SIGKILL)
-    _, error = process.communicate(timeout=120.0)
-    assert process.returncode == 0, error
-    assert files(tmp_path / "run" / "data") == files(here.folder)
+    def dies_once(mark: Path) -> int:
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    with workers.workers(1) as pool:
+        calls = iter([(0, dies_once, tmp_path / "mark")])
+        ((_, process),) = completed(pool, lambda _: next(calls, None))
+        elsewhere = collect(small_mdp(), tmp_path / "elsewhere", **SETTINGS)
+    assert process != os.getpid()
+    assert files(elsewhere.folder) == files(collect(small_mdp(), tmp_path / "here", **SETTINGS).folder)
 
 
 @pytest.mark.soak
 def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "5s")
-    process, data = metastep(tmp_path / "run", "--workers", "2"), tmp_path / "run" / "data"
+    data = tmp_path / "run" / "data"
+    words = ["-m", "metastep", "collect", "nav2d", "--out", str(data.parent), "--device", "cpu", "--workers", "2"]
+    process = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not list(data.glob("block-*")):
         time.sleep(0.05)
     stopped = workers_of(process)[0]
@@ -220,28 +198,10 @@ def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
     assert files(data) == files(Run.create(tmp_path / "here", load("nav2d", None, [])).collect().folder)
 
 
-@pytest.mark.soak
-def test_no_byte_of_a_run_with_rounds_depends_on_the_number_of_workers(tmp_path):
-    overrides = (  # the second round follows a model that was fitted on the first
-        "models.metastep.collect={num_meta_episodes = 32, labels = 3, rounds = 2}",
-        "models.metastep.fqi={iterations = 2, regressor = {trees = 3}}",
-        'compare.methods=["metastep", "fixed"]',
-    )
-    given = [word for override in overrides for word in ("--set", override)]
-    found = {}
-    for number in (0, 1, 2, 3):
-        folder = tmp_path / str(number) / "run"
-        assert finish(start(folder, *given, *(("--workers", str(number)) if number else ())), folder) == ""
-        found[number] = digests(folder)
-    assert "models/metastep/rounds/1.safetensors" in found[0]
-    assert found[1] == found[2] == found[3] == found[0]
-
-
-def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path):
-    sentence = refused(metastep(tmp_path / "run", "--scheduler", "tcp://127.0.0.1:9"))
-    assert sentence.startswith("error: --scheduler: 'tcp://127.0.0.1:9' does not answer: ")
-    both = metastep(tmp_path / "run", "--scheduler", "tcp://127.0.0.1:9", "--workers", "2")
-    assert "cannot be started where --scheduler names" in refused(both)
+def test_workers_cannot_be_started_where_a_scheduler_is_named(tmp_path):
+    words = ("collect", "nav2d", "--out", str(tmp_path / "run"), "--scheduler", "tcp://127.0.0.1:9", "--workers", "2")
+    done = metastep(*words)
+    assert (done.returncode, "cannot be started where --scheduler names" in done.stderr) == (2, True)
     assert not (tmp_path / "run").exists()
 
 

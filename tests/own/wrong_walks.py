@@ -11,28 +11,6 @@ from metastep.envs.base import Step
 from metastep.envs.host import HostStep
 
 
-class ReturnsTuple(Walk):
-    def step(self, *arguments):
-        return tuple(super().step(*arguments))
-
-
-class ObservesVector(Walk):
-    def observe(self, context, state):
-        return (jnp.stack([state[0], state[0]]),)
-
-
-class ObservesTwo(Walk):
-    def observe(self, context, state):
-        return state[0], state[0]
-
-
-class Branches(Walk):
-    def step(self, context, state, action, noise):
-        if state[0] > 1.0:
-            action = (-action[0],)
-        return super().step(context, state, action, noise)
-
-
 class PaysNan(Walk):
     def step(self, *arguments):
         after = super().step(*arguments)

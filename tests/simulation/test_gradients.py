@@ -1,5 +1,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +12,12 @@ from numpy.typing import NDArray
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.envs import LQR, CartPole
+from metastep.envs import LQR, CartPole, Step
+from metastep.envs.contexts import ContextSpace
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.policies import LinearGaussian, MLPGaussian
 from metastep.rules import NGA
-from metastep.simulation.gradients import DAMPING, Estimate, Estimator, FisherSolver
+from metastep.simulation.gradients import DAMPING, Estimate, Estimator
 from metastep.simulation.rollouts import Baseline, Rollout
 from tests import reference
 from tests.reference import CASES, Floats, draw_learners, exact, make_rollout, relative_error
@@ -40,67 +43,81 @@ def deviations(samples: Floats, truth: float | Floats) -> Floats:
 
 @pytest.mark.parametrize("baseline", ["none", "mean"])
 def test_return_and_gradient_are_unbiased_on_the_probe(baseline: Baseline) -> None:
-    """4,000 estimates of 200 episodes.
+    """2,000 estimates of 200 episodes.
 
     A mean that includes the episode it is subtracted from shrinks the gradient by exactly 1 - 1/n, as scores have mean zero.
     """
-    estimates = lqr_estimates(baseline, 200, 500, 8)
+    estimates = lqr_estimates(baseline, 200, 500, 4)
     expected = TRUTH.gradient * (1.0 if baseline == "none" else 1.0 - 1.0 / 200)
     off = deviations(estimates.gradient, expected)
-    error = np.std(estimates.gradient, axis=0) / np.sqrt(4000) / np.linalg.norm(TRUTH.gradient)
+    error = np.std(estimates.gradient, axis=0) / np.sqrt(2000) / np.linalg.norm(TRUTH.gradient)
     assert off.max() < 3.5
-    assert error.max() < 0.01
+    assert error.max() < 0.015
     assert deviations(estimates.mean_return, TRUTH.mean_return) < 3.5
 
 
 def test_gradient_with_the_optimal_baseline_and_natural_gradient_on_the_probe() -> None:
-    """Both divide by statistics of their own batch, a bias of order 1/n: 600 estimates of 2,000 episodes."""
-    estimates = lqr_estimates("optimal", 2000, 100, 6)
-    assert deviations(estimates.gradient, TRUTH.gradient).max() < 3.5
-    assert deviations(estimates.natural_gradient, TRUTH.natural_gradient).max() < 3.5
-    assert deviations(estimates.mean_return, TRUTH.mean_return) < 3.5
-    for samples, truth in (
-        (estimates.gradient, TRUTH.gradient),
-        (estimates.natural_gradient, TRUTH.natural_gradient),
-        (estimates.mean_return, TRUTH.mean_return),
-    ):  # the intervals are narrow enough to mean something
-        assert (np.std(samples, axis=0) / np.sqrt(600) < 0.01 * np.linalg.norm(truth)).all()
+    """Both divide by statistics of their own batch, a bias of order 1/n: 300 estimates of 2,000 episodes."""
+    estimates = lqr_estimates("optimal", 2000, 100, 3)
+    for name in ("gradient", "natural_gradient", "mean_return"):
+        samples, truth = getattr(estimates, name), getattr(TRUTH, name)
+        assert deviations(samples, truth).max() < 3.5
+        # The intervals are narrow enough to mean something.
+        assert (np.std(samples, axis=0) / np.sqrt(300) < 0.015 * np.linalg.norm(truth)).all()
     # The standard error that comes with an estimate is the spread of estimates.
     np.testing.assert_allclose(np.mean(estimates.return_error), np.std(estimates.mean_return), rtol=0.1)
 
 
-@pytest.mark.parametrize("name", ["cartpole", "nav2d"])
-def test_the_optimal_baseline_lowers_the_variance(name: str) -> None:
-    def variance(baseline: Baseline) -> float:
-        rollout = make_rollout(name, baseline)
-        theta, context, key = draw_learners(rollout, 1)
-        same = jnp.tile(theta, (200, 1)), jnp.tile(context, (200, 1))
-        return float(np.var(np.asarray(Estimator(rollout)(*same, key).gradient), axis=0).sum())
-
-    none, mean, optimal = (variance(baseline) for baseline in ("none", "mean", "optimal"))
-    assert optimal < 0.8 * none
-    assert optimal < 1.1 * mean
-
-
-def damped_solution(fisher: Floats, gradient: Floats, damping: float) -> Floats:
+def damped_solution(fisher: Floats, gradient: Floats, damping: float, kind: str = "relative") -> Floats:
     size = fisher.shape[-1]
-    ridge = damping * np.trace(fisher, axis1=1, axis2=2) / size
+    ridge = damping * (np.trace(fisher, axis1=1, axis2=2) / size if kind == "relative" else np.ones(len(fisher)))
     return np.linalg.solve(fisher + ridge[:, None, None] * np.eye(size), gradient[..., None])[..., 0]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient_agree(name: str) -> None:
+@dataclass(frozen=True)
+class Wide:
+    """Ten observations and three actions: beyond the sizes up to which sums are written out entry by entry."""
+
+    context_space: ContextSpace = ContextSpace(("decay",), (0.5,), (0.9,))
+    name: ClassVar[str] = "wide"
+    packages: ClassVar[tuple[str, ...]] = ()
+    num_observations: ClassVar[int] = 10
+    num_actions: ClassVar[int] = 3
+    reset_noise: ClassVar[int] = 10
+    step_noise: ClassVar[int] = 0
+
+    def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        return noise
+
+    def observe(self, context: Any, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        return state
+
+    def step(self, context: Any, state: Any, action: tuple[jax.Array, ...], noise: tuple[jax.Array, ...]) -> Step:
+        after = tuple(context.decay * value + 0.1 * action[index % 3] for index, value in enumerate(state))
+        return Step(after, after[0] - jnp.abs(after[1]), after[2] > 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "baseline", "damping", "kind"),
+    [
+        *((name, "optimal", DAMPING, "relative") for name in (*CASES, "wide")),
+        *(("cartpole", baseline, 0.1, "absolute") for baseline in ("none", "mean")),
+    ],
+)
+def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient_agree(name, baseline, damping, kind):
     """With each other, and with plain NumPy in float64 from the same trajectories."""
-    rollout = make_rollout(name)
-    learners = draw_learners(rollout, 3)
-    closed, iterated = (Estimator(rollout, fisher)(*learners) for fisher in ("closed", "cg"))  # type: ignore[arg-type]
+    if name == "wide":
+        rollout = Rollout(Wide(), LinearGaussian(10, 3, 0.7), num_episodes=20, horizon=8)
+        theta = 0.1 * jax.random.normal(jax.random.key(0), (2, 33), jnp.float32)
+        learners = theta, jnp.asarray([[0.5], [0.9]], jnp.float32), jax.random.key(1)
+    else:
+        rollout = make_rollout(name, baseline)
+        learners = draw_learners(rollout, 3)
     expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
-    natural = damped_solution(expected.fisher, expected.gradient, DAMPING)
-    assert relative_error(iterated.natural_gradient, closed.natural_gradient).max() < 1e-3
-    assert relative_error(closed.natural_gradient, natural).max() < 1e-3
-    assert relative_error(iterated.natural_gradient, natural).max() < 1e-3
-    assert relative_error(iterated.gradient, closed.gradient).max() < 1e-4
-    for estimate in (closed, iterated):
+    natural = damped_solution(expected.fisher, expected.gradient, damping, kind)
+    for fisher in ("closed", "cg"):
+        estimate = Estimator(rollout, fisher, damping, kind)(*learners)
+        assert relative_error(estimate.natural_gradient, natural).max() < 1e-3
         assert relative_error(estimate.gradient, expected.gradient).max() < 1e-4
         np.testing.assert_allclose(estimate.mean_return, expected.mean_return, rtol=1e-4)
         np.testing.assert_allclose(estimate.return_error, expected.return_error, rtol=1e-3, atol=1e-6)
@@ -109,7 +126,7 @@ def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient
 
 def test_conjugate_gradient_for_a_network_solves_with_the_dense_fisher_matrix() -> None:
     rollout = make_rollout("nav2d", hidden=(3,))
-    estimator = Estimator(rollout, damping=1e-2, cg_iterations=60)
+    estimator = Estimator(rollout, "truncated", damping=1e-2, cg_iterations=60)
     assert estimator.solver == "cg"
     theta, context, key = draw_learners(rollout, 2)
     estimate = estimator(theta, context, key)
@@ -131,17 +148,6 @@ def test_conjugate_gradient_for_a_network_solves_with_the_dense_fisher_matrix() 
         gradient = np.asarray(estimate.gradient[learner], np.float64)
         expected = damped_solution(fisher[None], gradient[None], 1e-2)
         assert relative_error(estimate.natural_gradient[learner][None], expected).max() < 1e-3
-
-
-@pytest.mark.parametrize("fisher", ["closed", "cg", "truncated"])
-def test_absolute_damping_does_not_look_at_the_trace(fisher: FisherSolver) -> None:
-    rollout = make_rollout("lqr")
-    learners = draw_learners(rollout, 2)
-    expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
-    size = expected.fisher.shape[-1]
-    natural = np.linalg.solve(expected.fisher + 0.1 * np.eye(size), expected.gradient[..., None])[..., 0]
-    estimate = Estimator(rollout, fisher, damping=0.1, damping_kind="absolute")(*learners)
-    assert relative_error(estimate.natural_gradient, natural).max() < 1e-3
 
 
 def plain_conjugate_gradient(matrix: Floats, right: Floats, iterations: int) -> Floats:
@@ -226,20 +232,18 @@ def test_other_step_sizes_tasks_and_seeds_compile_nothing_new(policy: LinearGaus
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        (
+            {"rollout": make_rollout("lqr", hidden=(2,)), "fisher": "closed"},
+            "'closed' needs a linear policy, allowed here",
+        ),
         ({"fisher": "dense"}, r"rollout.fisher: 'dense' must be 'closed', 'cg' or 'truncated'"),
         ({"damping": 0.0}, r"rollout.damping: 0.0 must lie in \(0, 1\)"),
         ({"cg_iterations": 0}, r"rollout.cg_iterations: 0 must be greater than or equal to 1"),
     ],
 )
-def test_a_bad_estimator_is_refused_with_a_sentence(changes: dict[str, float | str], sentence: str) -> None:
+def test_a_bad_estimator_is_refused_with_a_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        Estimator(make_rollout("lqr"), **changes)  # type: ignore[arg-type]
-
-
-def test_the_closed_form_is_for_linear_policies() -> None:
-    with pytest.raises(InputError, match=r"'closed' needs a linear policy, allowed here are 'truncated' and 'cg'"):
-        Estimator(make_rollout("lqr", hidden=(2,)), "closed")
-    assert Estimator(make_rollout("lqr", hidden=(2,)), "truncated").solver == "cg"
+        Estimator(**{"rollout": make_rollout("lqr"), **changes})
 
 
 @pytest.mark.parametrize("baseline", ["mean", "optimal"])

@@ -135,10 +135,7 @@ def end_in_infinity(after: Any) -> Any:
         ),
         (sees(list), r"`observe` returns a list, it must return a tuple of arrays"),
         (sees(lambda seen: (*seen, seen[0])), r"`observe` returns 3 numbers, but num_observations is 2"),
-        (
-            sees(lambda seen: (seen[0], seen[1].astype(jnp.int32))),
-            r"array 1 of `observe` has dtype int32, it must be float32",
-        ),
+        (sees(lambda seen: (seen[0], seen[1].astype(jnp.int32))), r"array 1 of `observe` has dtype int32"),
         (steps(tuple), r"`step` must return a metastep.envs.Step, its result has no `state`"),
         (
             rewards(lambda after: jnp.sqrt(1.5 - after.state.position)),  # only now and then of a negative number

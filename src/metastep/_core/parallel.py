@@ -80,13 +80,10 @@ def prepare_jax(device: str | None) -> None:
     try:
         found = jax.devices()[0].platform
     except Exception as error:  # some backends raise, others break one of JAX's assertions
-        reason = " ".join(str(error).split())[:200].rstrip(".")
-        wanted = "--device: JAX finds no device to simulate on, give --device cpu"
-        if device is not None:
-            wanted = f"--device: {device} is not available here"
-        elif chosen := os.environ.get("JAX_PLATFORMS"):
-            wanted = f"JAX_PLATFORMS: {chosen} is not available here, unset it or set it to cpu"
-        raise InputError(f"{wanted}{f': {reason}' if reason else ''}.") from None
+        chosen = os.environ.get("JAX_PLATFORMS")
+        where = f"--device: {device}" if device else f"JAX_PLATFORMS: {chosen}" if chosen else "--device: JAX's choice"
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:200].rstrip(".")
+        raise InputError(f"{where} is not available here, try --device cpu without JAX_PLATFORMS: {reason}.") from None
     # Without CUDA, JAX silently takes the second of the two platforms.
     if device is not None and found != device:
         needs = ', a GPU needs pip install "jax[cuda12]"' if device == "gpu" else ""
@@ -160,13 +157,6 @@ def call_with(listener: Listener | None, cores: int, function: Callable[..., Any
     return copy_context().run(call)
 
 
-def packed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Serialise a call for another process; no file holds one."""
-    import cloudpickle
-
-    return bytes(cloudpickle.dumps((function, arguments)))
-
-
 def patience(cores: int) -> float:
     """Return the seconds of work after which processes start; inf for never."""
     # If as much work is left as was done, processes save all but one core's share of it: more than the time to start them.
@@ -196,21 +186,21 @@ class LocalPool:
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Schedule a call; one that cannot be serialised runs in this process, after a warning, and so do later ones."""
         if time.monotonic() >= self._switch_at:
+            import cloudpickle
+            from joblib.externals.loky import get_reusable_executor
+
             try:
-                call = packed(function, arguments)
+                call = cloudpickle.dumps((function, arguments))
             except Exception as error:  # whatever a user's own class raises
                 self._switch_at = math.inf
                 warnings.warn(f"work stays in this process, it cannot be sent to another: {error}", stacklevel=2)
             else:
-                from joblib.externals.loky import get_reusable_executor
-
                 # Loky's resource tracker reports semaphores that a stopped command left; it removes them anyway.
                 os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
                 options = {"timeout": _SECONDS_IDLE, "initializer": _prepare, "initargs": (os.getpid(),)}
                 # Processes of an earlier stage serve again.
                 self._processes = self._processes or get_reusable_executor(self._cores, **options)
-                future: Future[Any] = self._processes.submit(_call_in_process, call)
-                return future
+                return self._processes.submit(_call_in_process, call)
         cores, listener = self._cores // self._number, lambda progress: self._listener(progress)
         return self._threads.submit(call_with, listener, cores, function, arguments)
 
@@ -226,10 +216,8 @@ class LocalPool:
             if self._processes is not None:
                 self._processes.shutdown(wait=False, kill_workers=True)
             if isinstance(error, BrokenProcessPool):
-                lost = "a worker process was killed, perhaps for lack of memory"
-                raise InputError(
-                    f"--cores: {lost}; run the same command again to resume, perhaps with fewer."
-                ) from None
+                lost = "--cores: a worker process was killed, perhaps for lack of memory"
+                raise InputError(f"{lost}; run the same command again to resume, perhaps with fewer.") from None
             raise
         finally:
             _worked += time.monotonic() - start

@@ -8,7 +8,6 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -67,33 +66,22 @@ def describe(value: Any) -> Any:
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> tuple[str, str, str] | None:
-    """Return the first dotted key, in alphabetical order, whose values differ, with both values as text.
-
-    Lists of named tables, such as methods, are compared by place and name first, then entry by entry.
-    """
+    """Return the first dotted key, in alphabetical order but names first, whose values differ, with both values as text."""
     if old == new:
         return None
-    before, now = _names(old), _names(new)
-    if before and now:
-        for place, (first, second) in enumerate(zip_longest(before, now, fillvalue=_NOT_SET)):
-            if first != second:
-                return f"{key}[{place}].name", _text(first), _text(second)
-        old, new = (dict(zip(now, value, strict=True)) for value in (old, new))
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return key, _text(old), _text(new)
-    for name in sorted(old.keys() | new.keys()):
-        dotted = f"{key}.{name}" if key else name
-        if difference := first_difference(old.get(name, _NOT_SET), new.get(name, _NOT_SET), dotted):
+    before, now = _table(old), _table(new)
+    if before is None or now is None:
+        first, second = ("not set" if value is _NOT_SET else json.dumps(value) for value in (old, new))
+        return key, first, second
+    for name in sorted(before.keys() | now.keys(), key=lambda name: (name != "name", name)):
+        place, missing = (f"{key}{name}", {}) if name[:1] == "[" else (f"{key}.{name}".lstrip("."), _NOT_SET)
+        if difference := first_difference(before.get(name, missing), now.get(name, missing), place):
             return difference
     return None
 
 
-def _names(value: Any) -> list[str]:
-    """Return the names of the tables in a list; none unless each has a name of its own."""
-    entries = value if isinstance(value, list) else []
-    names = [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
-    return names if len(set(names)) == len(entries) else []
-
-
-def _text(value: Any) -> str:
-    return "not set" if value is _NOT_SET else json.dumps(value)
+def _table(value: Any) -> dict[str, Any] | None:
+    """Return a table, or a list of tables, such as methods, by their places; None for anything else."""
+    if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
+        return {f"[{place}]": entry for place, entry in enumerate(value)}
+    return value if isinstance(value, dict) else None

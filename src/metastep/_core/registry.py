@@ -5,17 +5,15 @@ an environment may also be named by its class, `module:Mine`, without a registra
 """
 
 import importlib
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metastep._core.errors import InputError, not_registered
-from metastep._core.settings import check_values
+from metastep._core.settings import REQUIRED, check_options, parameters_of
 
 Part = TypeVar("Part")
-_NONE = inspect.Parameter.empty
 
 
 class Entry(NamedTuple, Generic[Part]):
@@ -55,18 +53,13 @@ class Registry(Generic[Part]):
             raise not_registered(field or self.field, own, self.names(), hint=hint)
         return self._entries[own]
 
+    def parameters(self, name: str) -> dict[str, Any]:
+        """Return the parameters of a registered part's factory with their defaults, in its order."""
+        return parameters_of(self.entry(name).factory) or {}
+
     def options(self, name: str) -> dict[str, Any]:
-        """Return the options of a registered part with their defaults, in the order of its factory."""
-        known = _parameters(self.entry(name).factory) or {}
-        return {option: default for option, default in known.items() if option not in self.hidden}
-
-    def takes(self, name: str, parameter: str) -> bool:
-        """Return whether the factory of a registered part has such a parameter, an option or not."""
-        return parameter in (_parameters(self.entry(name).factory) or ())
-
-    def required(self, name: str) -> list[str]:
-        """Return the options that a registered part cannot be built without."""
-        return [option for option, default in self.options(name).items() if default is _NONE]
+        """Return the parameters that a configuration may set."""
+        return {option: default for option, default in self.parameters(name).items() if option not in self.hidden}
 
     def make(self, name: str, /, *given: Any, **options: Any) -> Part:
         """Build a registered part; the options are the fields of its class."""
@@ -75,47 +68,16 @@ class Registry(Generic[Part]):
     def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
         """Build a part of a configuration: `given` goes to the factory first, `field` is what sentences name."""
         factory, place = self.entry(name, field).factory, field or self.options_field
-        check_options(name, options, factory, skip=len(given), hidden=self.hidden, field=place)
-        needed = [option for option, default in (_parameters(factory) or {}).items() if default is _NONE]
-        for missing in needed[len(given) :]:
-            if missing not in options:
-                raise InputError(f"{place}.{missing}: is missing, {name} cannot be built without it.")
+        if (parameters := parameters_of(factory)) is not None:
+            known = [option for option in [*parameters][len(given) :] if option not in self.hidden]
+            check_options(name, options, factory, known, place)
+            for option in known:
+                if option not in options and parameters[option] is REQUIRED:
+                    raise InputError(f"{place}.{option}: is missing, {name} cannot be built without it.")
         try:
             return factory(*given, **options)
         except TypeError as error:
             raise InputError(f"{place}: {name} cannot be built with {dict(options)}: {error}.") from error
-
-
-def check_options(
-    name: str,
-    options: Mapping[str, Any],
-    factory: Callable[..., Any],
-    *,
-    field: str,
-    more: tuple[str, ...] = (),
-    skip: int = 0,
-    hidden: tuple[str, ...] = (),
-) -> None:
-    """Refuse options that `factory` and `more` do not name, or with values of other types; `**keywords` take anything."""
-    parameters = _parameters(factory)
-    if parameters is None:
-        return
-    known = [parameter for parameter in (*more, *[*parameters][skip:]) if parameter not in hidden]
-    for option in options:
-        if option not in known:
-            raise not_registered(field, option, known, f"is not an option of {name}")
-    check_values(factory, options, field)
-
-
-def _parameters(factory: Callable[..., Any]) -> dict[str, Any] | None:
-    """Return a factory's parameters with their defaults; None where it takes any keyword, or has no signature."""
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return None
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-        return None
-    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) -> None:

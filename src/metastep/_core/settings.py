@@ -3,7 +3,8 @@
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -13,7 +14,7 @@ from annotated_types import Ge, Gt, Le, MinLen, Predicate
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from metastep._core.errors import InputError, shown
+from metastep._core.errors import InputError, not_registered, shown
 
 
 def fits_float32(value: float) -> bool:
@@ -46,6 +47,8 @@ _PLAINER = {
     "predicate_failed": FLOAT32,
 }
 
+REQUIRED = inspect.Parameter.empty
+"""The default of a parameter that has none."""
 T = TypeVar("T")
 
 
@@ -53,7 +56,7 @@ class Setting(NamedTuple):
     """One parameter of a class."""
 
     kind: Any  # its type, bounds included
-    default: Any  # `inspect.Parameter.empty` where there is none
+    default: Any
     sentence: str
 
 
@@ -88,15 +91,34 @@ def check_fields(owner: Any, section: str) -> None:
         _check(hint, getattr(owner, name, None), f"{section}.{name}")
 
 
-def check_values(factory: Callable[..., Any], values: Mapping[str, Any], section: str) -> None:
-    """Refuse options that do not have the types and bounds of a factory's parameters."""
+def parameters_of(factory: Callable[..., Any]) -> dict[str, Any] | None:
+    """Return a factory's parameters with their defaults; None where it takes any keyword, or has no signature."""
     try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return None
+    return {name: parameter.default for name, parameter in parameters.items()}
+
+
+def check_options(
+    name: str, options: Mapping[str, Any], factory: Callable[..., Any], known: Sequence[str], field: str
+) -> None:
+    """Refuse options that are not known, or with values of other types than the factory's parameters."""
+    for option in options:
+        if option not in known:
+            raise not_registered(field, option, known, f"is not an option of {name}")
+    check_values(factory, options, field)
+
+
+def check_values(factory: Callable[..., Any], values: Mapping[str, Any], field: str) -> None:
+    """Refuse values that do not have the types and bounds of a factory's parameters."""
+    with suppress(NameError, TypeError, AttributeError):  # a user's annotations may not exist at run time
         hints = _hints(factory)
-    except (NameError, TypeError, AttributeError):  # a user's annotations may not exist at run time
-        return
-    for name, value in values.items():
-        hint = hints.get(name, Any)
-        _check(_BOUNDED.get(hint, hint), value, f"{section}.{name}")
+        for name, value in values.items():
+            hint = hints.get(name, Any)
+            _check(_BOUNDED.get(hint, hint), value, f"{field}.{name}")
 
 
 def _check(kind: Any, value: Any, place: str) -> None:

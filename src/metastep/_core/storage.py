@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, printable
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _DAY = 86400.0  # seconds
@@ -130,21 +130,16 @@ def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *
     return True
 
 
-def remove_leftovers(folder: str | Path) -> int:
-    """Remove the temporary files of killed processes, but not those of running ones; return how many."""
-    removed = 0
-    for path in sorted(Path(folder).iterdir()):
-        if not is_temporary(path.name):
-            continue
+def remove_leftovers(folder: str | Path) -> None:
+    """Remove the temporary files of killed processes, but not those of running ones."""
+    for path in [path for path in Path(folder).iterdir() if is_temporary(path.name)]:
         with suppress(OSError):  # renamed meanwhile, being written now, or of another user
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if _lock(descriptor, fcntl.LOCK_NB) or os.fstat(descriptor).st_mtime < time.time() - _DAY:
                     shutil.rmtree(path) if path.is_dir() else os.unlink(path)
-                    removed += 1
             finally:
                 os.close(descriptor)
-    return removed
 
 
 def is_temporary(name: str) -> bool:
@@ -155,15 +150,11 @@ def is_temporary(name: str) -> bool:
 def create_folder(folder: str | Path) -> None:
     """Create a folder and its parents, durably; an existing one is fine."""
     folder = Path(folder)
-    if folder.is_dir():
-        return
-    create_folder(folder.parent)
-    with or_refuse(f"Folder {folder} cannot be created"):
-        with suppress(FileExistsError):
-            os.mkdir(folder)
-        if not folder.is_dir():
-            raise InputError(f"Folder {folder} cannot be created: a file of that name exists.")
-        _sync(folder.parent)
+    if not folder.is_dir():
+        create_folder(folder.parent)
+        with or_refuse(f"Folder {folder} cannot be created"):
+            folder.mkdir(exist_ok=True)
+            _sync(folder.parent)
 
 
 def require_free_space(folder: str | Path, num_bytes: int) -> None:
@@ -255,35 +246,15 @@ def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -
     return digest.hexdigest()
 
 
-def encode(arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any]) -> bytes:
-    """Return the file of these arrays and metadata; the same content gives the same bytes."""
-    given = {name: np.asarray(array) for name, array in sorted(arrays.items())}
-    tensors = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in given.items()}
-    text = canonical_json({"checksum": _checksum(tensors, metadata), "metadata": metadata})
-    return save(tensors, metadata={_METADATA_KEY: text.decode()})
-
-
-def decode(content: bytes, *, verify: bool = True) -> Tensors:
-    """Return what a file holds; ValueError if it is damaged or another kind of file."""
-    try:
-        loaded, header = load(content), json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        arrays = {name: loaded[name] for name in header if name != "__metadata__"}  # in the order of the file
-        text = header["__metadata__"][_METADATA_KEY].encode()
-        found = _parse_json(text)
-        metadata, checksum = found["metadata"], found["checksum"]
-    except (SafetensorError, AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"its header is not one of ours ({type(error).__name__} {error})") from error
-    if not isinstance(metadata, dict):
-        raise ValueError("its metadata is not a table")
-    # The text must be canonical, because a changed byte may leave the meaning as it is: 1e5 is 1E5.
-    if verify and (canonical_json(found) != text or _checksum(arrays, metadata) != checksum):
-        raise ValueError("its content does not match the checksum in its header")
-    return Tensors(arrays, metadata)
-
-
 def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any] | None = None) -> str:
-    """Write named arrays and JSON metadata as one safetensors file, atomically; return the file's SHA-256."""
-    data = encode(arrays, metadata or {})
+    """Write named arrays and JSON metadata as one safetensors file, atomically; return the file's SHA-256.
+
+    The same content gives the same bytes.
+    """
+    given, metadata = {name: np.asarray(array) for name, array in sorted(arrays.items())}, metadata or {}
+    tensors = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in given.items()}
+    text = canonical_json({"checksum": _checksum(tensors, metadata), "metadata": metadata}).decode()
+    data = save(tensors, metadata={_METADATA_KEY: text})
     write_atomically(path, data)
     return hashlib.sha256(data).hexdigest()
 
@@ -294,13 +265,25 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
     Verification compares the whole file with `expected_sha256` if given, else the content with the checksum in its header.
     """
     content = read_bytes(path)
-    if verify and expected_sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != expected_sha256:
-        raise InputError(f"File {path} is damaged: its SHA-256 is {found}, expected is {expected_sha256}.")
+    if verify and expected_sha256 is not None and (given := hashlib.sha256(content).hexdigest()) != expected_sha256:
+        raise InputError(f"File {path} is damaged: its SHA-256 is {given}, expected is {expected_sha256}.")
     try:
-        return decode(content, verify=verify and expected_sha256 is None)
-    except ValueError as error:
+        found, header = load(content), json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        arrays = {name: found[name] for name in header if name != "__metadata__"}  # in the order of the file
+        text = header["__metadata__"][_METADATA_KEY].encode()
+        sealed = _parse_json(text)
+        metadata, checksum = sealed["metadata"] | {}, sealed["checksum"]
+    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
         sentence = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"File {path} is damaged or was not written by metastep: {sentence}.") from error
+    # The text must be canonical, because a changed byte may leave the meaning as it is: 1e5 is 1E5.
+    if (
+        verify
+        and expected_sha256 is None
+        and (canonical_json(sealed) != text or _checksum(arrays, metadata) != checksum)
+    ):
+        raise InputError(f"File {path} is damaged: its content does not match the checksum in its header.")
+    return Tensors(arrays, metadata)
 
 
 def stamp(kind: str) -> dict[str, Any]:
@@ -310,12 +293,11 @@ def stamp(kind: str) -> dict[str, Any]:
 
 def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
     """Refuse a file of another kind or version; the remedy says how to get one of this version."""
-    wanted = stamp(kind)
-    given = {name: found.get(name) for name in wanted} if isinstance(found, dict) else {}
+    wanted, given = stamp(kind), found if isinstance(found, dict) else {}
     if given.get("format") != wanted["format"]:
         raise InputError(f"File {path} is not a metastep {kind}.")
-    if given != wanted:
-        versions = f"of version {given['version']!r:.20}, this metastep reads version {wanted['version']}"
+    if (version := given.get("version")) != wanted["version"]:
+        versions = f"of version {version!r:.20}, this metastep reads version {wanted['version']}"
         raise InputError(f"File {path} is a {kind} {versions}: {remedy}.")
 
 
@@ -327,11 +309,9 @@ def require_new(path: Path, *, force: bool = False) -> None:
             found = read_json(parent / name)
         if isinstance(found, dict) and str(found.get("format")).startswith("metastep "):
             raise InputError(f"File {path} would lie in {parent}, which belongs to metastep; write it somewhere else.")
-    if not os.path.lexists(path):
-        return
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"File {path} cannot be written: there is something that is not a plain file.")
-    if not force:
+    if path.exists() and not force:
         raise InputError(f"File {path} exists already; use another name, or --force to replace it.")
 
 
@@ -360,7 +340,7 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
 
     With `deep=False` subfolders, which may be anything, are not searched for such files.
 
-    `filelock` locks the file `.lock`, into which the holder writes a record of itself, for the message to others.
+    `filelock` locks the file `.lock`, into which the holder writes who it is, for the message to others.
     """
     place = folder.resolve()
     lock = _lock_of(place)
@@ -379,9 +359,8 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
         if is_outermost:
             program = Path(sys.argv[0] if sys.argv else "").stem
             command = shlex.join(["metastep" if program in ("", "__main__") else program, *sys.argv[1:]])
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            record = {"command": command, "pid": os.getpid(), "host": socket.gethostname(), "since": since}
-            (place / LOCK).write_text(json.dumps(record))
+            at = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+            (place / LOCK).write_text(f"`{command:.80}` ({at})")
             for root in (each for each, _, _ in os.walk(place)) if deep else (place,):
                 with suppress(OSError):
                     remove_leftovers(root)
@@ -407,9 +386,6 @@ def writer(folder: Path) -> str:
     if not lock.is_locked:
         with suppress(Timeout, OSError), lock.acquire(0.0):  # an OSError if the file is another user's
             return ""
-    record: dict[str, Any] = {}
-    with suppress(TypeError, ValueError):
-        record = dict(read_json(file))
-    command, host, since = (ascii(str(record.get(name)))[1:-1] for name in ("command", "host", "since"))
-    command = command if len(command) <= 80 else f"{command[:77]}..."
-    return f"`{command}` (process {record.get('pid')} on {host}, since {since})"
+    with suppress(InputError):
+        return printable(read_bytes(file)[:200].decode(errors="replace"))
+    return "another process"

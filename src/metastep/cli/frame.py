@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from metastep._core.errors import InputError, printable
 from metastep._core.parallel import prepare_jax, use_cores
-
-app = typer.Typer(
-    name="metastep", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
 
 STOPPED = 130  # exit code after Ctrl-C, as shells have it
 # They change no result, so that a recorded command leaves them out.
@@ -53,19 +50,13 @@ ModelArgument = Annotated[str, typer.Argument(help=_MODEL_HELP)]
 TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."
 
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
-    """Register a verb of `metastep`."""
-    return app.command()(guarded(function))
+class Program(TyperGroup):
+    """Verbs that answer bad input with one sentence and exit code 2, and Ctrl-C with how to resume."""
 
-
-def guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a verb: bad input is one sentence and exit code 2, and Ctrl-C says how to resume."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> None:
+    def invoke(self, ctx: Any) -> Any:
         try:
             with _AT_THE_END:
-                function(*args, **kwargs)
+                super().invoke(ctx)
             sys.stdout.flush()
         except InputError as error:
             print(f"error: {error}", file=sys.stderr)
@@ -79,7 +70,15 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             raise refused(error) from None
 
-    return call
+
+def program(name: str) -> typer.Typer:
+    """Return a command line without verbs."""
+    plain: Any = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+    return typer.Typer(name=name, cls=Program, no_args_is_help=True, **plain)
+
+
+app = program("metastep")
+verb = app.command()
 
 
 def refused(error: OSError) -> typer.Exit:

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError
 from metastep._core.numerics import to_uniform
 from metastep._core.parallel import count_threads
-from metastep._core.registry import check_options
-from metastep._core.settings import Count, check_fields
+from metastep._core.settings import Count, check_fields, check_options
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import Bools, Floats, HostStep, Restartable, Seeds
@@ -174,8 +173,8 @@ def half_cheetah(
     if engine not in ("auto", *kinds):
         raise InputError(f"env.engine: {engine!r} must be auto, c or planar.")
     kind = kinds.get(engine) or kinds["c" if jax.default_backend() == "cpu" else "planar"]
-    known = {entry.name for entry in fields(kind)}
-    both = {entry.name for each in kinds.values() for entry in fields(each)} if engine == "auto" else known
-    label, more = f"halfcheetah on engine {engine!r}", ("engine", *sorted(both - known))
-    check_options(label, options, kind, field="env.options", more=more, hidden=("context_space",))
-    return kind(**{name: value for name, value in options.items() if name in known})
+    own = [entry.name for entry in fields(kind)]
+    both = {entry.name for each in kinds.values() for entry in fields(each)} if engine == "auto" else {*own}
+    known = ["engine", *sorted(both.difference(own)), *(name for name in own if name != "context_space")]
+    check_options(f"halfcheetah on engine {engine!r}", options, kind, known, "env.options")
+    return kind(**{name: value for name, value in options.items() if name in own})

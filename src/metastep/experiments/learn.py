@@ -105,14 +105,14 @@ def learn(
         parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
         begun, _ = parts.take_up(0, mdp, tasks)
-        written, growth, since = time.monotonic(), begun, begun.updates if begun else 0
+        written, growth = time.monotonic(), begun
         controller, record = controller_of(model), ("return_error", "last_divergence")
-        with (tracker or Silent()).stage("learn", total - since, "updates") as stage:
+        with (tracker or Silent()).stage("learn", total - (begun.updates if begun else 0), "updates") as stage:
             for growth in grow(mdp, controller, tasks, total, stretch=1, record=record, begun=begun):
                 stage.advance(1)
                 if time.monotonic() - written > _SECONDS_BETWEEN_PARTS and growth.updates < total:
-                    parts.write(0, growth, since)
-                    written, since = time.monotonic(), growth.updates
+                    parts.write(0, growth)
+                    written = time.monotonic()
         assert growth is not None  # there is one update at least
         theta = np.asarray(growth.learners.theta)[0]
         parts_of = mdp.policy.split(jnp.asarray(theta)) if isinstance(mdp.policy, ActorCritic) else {}
@@ -146,7 +146,7 @@ def evaluate(
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)
     space = mdp.env.context_space
-    if theta.shape != (mdp.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
+    if theta.shape != (mdp.policy.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
     context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}")
     if task is not None:

@@ -32,19 +32,14 @@ _NAMING = ("name", "rule", "controller", "regressor", "observation", "directions
 _METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
 
 
-def _is_plain(value: Any) -> bool:
+def _plain(value: Any) -> Any:
+    """Refuse an option that JSON cannot hold."""
     if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    finite = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
-    return finite or (isinstance(value, str) and value.isprintable())
-
-
-def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Refuse options that cannot be keyword arguments or go into JSON."""
-    for name, value in options.items():
-        if not name.isidentifier() or not _is_plain(value):
-            raise ValueError(f"must map names to true, false, numbers, text or lists of them, {shown(name)} does not")
-    return options
+        return tuple(map(_plain, value))
+    is_number = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+    if not (is_number or (isinstance(value, str) and value.isprintable())):
+        raise ValueError("must be true, false, a number, text or a list of them")
+    return value
 
 
 def _field(sentence: str, default: Any = ..., **bounds: Any) -> Any:
@@ -66,11 +61,12 @@ def _features(value: Any) -> Any:
     """Expand the names of sets of features."""
     names = (value,) if isinstance(value, str) else value
     is_list = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
-    sets = is_list and any(name in features.SETS for name in names)
+    sets = is_list and any(name in features.SETS for name in names)  # a name twice is refused later
     return features.expanded(names) if sets or isinstance(value, str) else value
 
 
 Learner = Literal["fitted-q", "search"]
+Plain = Annotated[Any, AfterValidator(_plain)]
 Thousand = Annotated[int, Ge(1), Le(1000)]
 PerParameter = Annotated[
     tuple[Float, ...],
@@ -96,12 +92,8 @@ class PartSection(_Named):
     """The options of a part stand beside its name."""
 
     model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Plain] = Field(init=False)
     name: str = _field("Name in the registry, or module:name.", min_length=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _plain(self.options)
-        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -118,7 +110,7 @@ class EnvSection(_Section):
     """The family of tasks."""
 
     name: str = _field("Name in the registry of environments, or module:name.", min_length=1)
-    options: Annotated[dict[str, Any], AfterValidator(_plain)] = _field("Fields of its class to set.", {})
+    options: dict[str, Plain] = _field("Fields of its class to set.", {})
     fixed_context: tuple[Float, ...] | None = _field(
         "The one task of a run without a family: a number for each coordinate.", None, min_length=1
     )

@@ -223,7 +223,7 @@ def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
     options = dict(spec.controller_options)
-    if controllers.REGISTRY.takes(spec.controller, "num_updates"):
+    if "num_updates" in controllers.REGISTRY.parameters(spec.controller):
         options.setdefault("num_updates", config.compare.num_updates)
     given, grid = {**spec.grid, **method.grid}, {}
     for option in dict.fromkeys((*spec.needs_grid, *given)):  # in this order: it is that of the points

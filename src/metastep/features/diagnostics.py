@@ -12,7 +12,7 @@ import numpy as np
 
 from metastep._core.errors import InputError, not_registered
 from metastep._core.registry import Registry
-from metastep.simulation.sums import mean_and_error
+from metastep.simulation.rollouts import mean_and_error
 
 SMALLEST = 1e-6  # logarithms end here: what is smaller, zero or negative counts as this
 LOWEST_EXPLAINED = -1.0  # a critic that explains less counts as this one

@@ -71,16 +71,10 @@ class Forest(NamedTuple):
         return self._asdict()
 
 
-_KINDS = (np.int32, np.float32, np.int32, np.int32, np.float64, np.int64, np.float64)
-_TYPES = {name: (np.dtype(kind),) for name, kind in zip(Forest._fields, _KINDS, strict=True)}
-_PACKED_TYPES = {
-    "packed_feature": (np.dtype(np.int8), np.dtype(np.int16)),  # the first unless there are too many features
-    "packed_code": (np.dtype(np.uint16),),
-    "packed_low": (np.dtype(np.float32),),  # of every feature's thresholds, then of the leaves
-    "packed_high": (np.dtype(np.float32),),
-    "packed_offsets": (np.dtype(np.int64),),
-    "packed_importances": (np.dtype(np.float32),),
-}
+_TYPES = dict(zip(Forest._fields, ["i4", "f4", "i4", "i4", "f8", "i8", "f8"], strict=True))
+# Features are int8 unless there are too many; low and high are of every feature's thresholds, then of the leaves.
+_PACKED = {"feature": "i1 i2", "code": "u2", "low": "f4", "high": "f4", "offsets": "i8", "importances": "f4"}
+_PACKED_TYPES = {f"packed_{name}": kinds for name, kinds in _PACKED.items()}
 _STEPS = np.iinfo(np.uint16).max
 
 
@@ -90,9 +84,10 @@ def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
     if arrays.keys() != types.keys():
         raise InputError(f"forest: has the arrays {sorted(arrays)!r:.200}, allowed are {', '.join(_TYPES)}.")
     for name, array in arrays.items():
-        if array.dtype not in types[name] or array.ndim != 1:
-            allowed = types[name][0]
-            raise InputError(f"forest: {name} is {array.dtype} of shape {array.shape}, allowed is a list of {allowed}.")
+        allowed = [np.dtype(kind) for kind in types[name].split()]
+        if array.dtype not in allowed or array.ndim != 1:
+            found = f"{name} is {array.dtype} of shape {array.shape}"
+            raise InputError(f"forest: {found}, allowed is a list of {allowed[0]}.")
     forest = Forest(**arrays) if types is _TYPES else _unpack(arrays)
     check_structure(forest)
     return forest
@@ -133,19 +128,6 @@ def _predict(inputs, feature, threshold, left, right, value, offsets):  # type: 
                 node = left[node] if inputs[row, feature[node]] <= threshold[node] else right[node]
             total[row] += value[node]
     return total / (offsets.size - 1)
-
-
-@kernel
-def depth(left, right):  # type: ignore[no-untyped-def]
-    """Return the number of splits on the longest path of any tree."""
-    # Children come after their parent, so one pass in order knows every parent's level before its children's.
-    level = np.zeros(left.size, dtype=np.int32)
-    deepest = 0
-    for node in range(left.size):
-        if left[node] >= 0:
-            level[left[node]] = level[right[node]] = level[node] + 1
-            deepest = max(deepest, level[node] + 1)
-    return deepest
 
 
 def check_structure(forest: Forest) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metastep._core.parallel import count_threads, map_threads
-from metastep.fqi.forest import Forest, as_inputs, depth, join, kernel
+from metastep.fqi.forest import Forest, as_inputs, join, kernel
 
 Ties = Literal["smallest", "middle", "largest", "longest-run"]  # which of several best steps is taken
 
@@ -36,7 +36,6 @@ class Plan(NamedTuple):
     cut: NDArray[np.int32]  # (nodes,), number of step sizes that go left
     trees_until: NDArray[np.int64]  # (forests,), trees in this and earlier forests
     unit: NDArray[np.float64]  # (forests,), value of one fixed-point unit divided by the number of trees
-    depth: int
     lam: float  # weight of the smaller of two forests
 
 
@@ -80,7 +79,6 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
         cut=np.where(trees.feature == trees.num_features - 1, cut, -1).astype(np.int32),
         trees_until=np.cumsum([forest.num_trees for forest in forests]),
         unit=np.array(unit),
-        depth=int(depth(trees.left, trees.right)),
         lam=float(lam),
     )
 
@@ -154,7 +152,8 @@ def _maximise_rows(plan, states, first, last, block, value, best, values):  # ty
     columns = np.empty((states.shape[1], block), dtype=np.float32)
     sums = np.empty((num_forests, cells, block), dtype=np.int64)
     previous = np.empty(block, dtype=np.int64)
-    stack = np.empty((plan.depth + 2, 5), dtype=np.int64)
+    # At most one node waits at each level, and a tree is less deep than it has nodes.
+    stack = np.empty((np.diff(plan.trees.offsets).max(), 5), dtype=np.int64)
     for start in range(first, last, block):
         rows = min(block, last - start)
         ids = np.arange(rows).astype(np.uint32)

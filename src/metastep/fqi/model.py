@@ -150,13 +150,9 @@ class Model(AnyModel):
         if len(set(names)) < len(names) or ("" in names and len(names) > 1):
             raise InputError(f"branches: {names!r:.200} must have a name each, given once.")
         size = self.observation_size()
-        for function in self.q_functions:
-            held = len([name for name in function.stepsizes if name])
-            if held != len(record.directions):
-                raise InputError(f"model: a Q function has {held} directions, allowed is {len(record.directions)}.")
-            for head in function.heads:
-                if head.num_features != size + 1:
-                    raise InputError(f"model: a head has {head.num_features} features, allowed is {size + 1}.")
+        for head in (head for function in self.q_functions for head in function.heads):
+            if head.num_features != size + 1:
+                raise InputError(f"model: a head has {head.num_features} features, allowed is {size + 1}.")
         curves = [curve.iteration for curve in record.validation]
         if any(iteration > last for iteration in curves) or len(set(curves)) != len(curves):
             raise InputError(f"validation has curves of iterations {curves}, allowed is each of 1 to {last} once.")

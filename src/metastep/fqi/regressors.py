@@ -160,6 +160,5 @@ def resolve(given: Any) -> Regressor:
 
 def options_of(regressor: Any) -> dict[str, Any]:
     """Return the options that `make` builds the regressor with."""
-    if not dataclasses.is_dataclass(regressor):
-        return {}
-    return {field.name: getattr(regressor, field.name) for field in dataclasses.fields(regressor)}
+    known = dataclasses.fields(regressor) if dataclasses.is_dataclass(regressor) else ()
+    return {field.name: getattr(regressor, field.name) for field in known}

@@ -18,12 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+import cloudpickle
 import cryptography  # noqa: F401, which temporary certificates need
 import dask
 import jax
@@ -32,11 +33,10 @@ from distributed.client import ClosedClientError
 from distributed.comm.addressing import get_address_host
 from distributed.comm.core import CommClosedError
 from distributed.core import Status
-from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.scheduler import KilledWorker
 
 from metastep._core.errors import InputError
-from metastep._core.parallel import Listener, Pool, call_with, count_threads, packed, prepare_jax, use_cores, using
+from metastep._core.parallel import Listener, Pool, call_with, count_threads, prepare_jax, use_cores, using
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.storage import read_bytes, warn
 
@@ -55,32 +55,17 @@ _SIMULATORS = tuple(name for name in ("mujoco", "gymnasium") if importlib.util.f
 _MOST_FAILURES = 3  # of workers that die while they start and no other is there: the next ones would, too
 
 
-class _WithoutPages:
-    """Serve no pages to browsers: Dask would serve them to all users of the machine."""
+class PrivateScheduler(Scheduler):
+    """The scheduler of a run. It serves no pages to browsers: Dask would serve them to all users of the machine."""
 
     def start_http_server(self, *arguments: Any, **options: Any) -> None:
-        pass
+        """Start none."""
 
 
-class PrivateScheduler(_WithoutPages, Scheduler):
-    """The scheduler of a run."""
+class PrivateWorker(Worker):
+    """A worker of a run, without pages either."""
 
-
-class PrivateWorker(_WithoutPages, Worker):
-    """A worker of a run."""
-
-
-class _Prepare(WorkerPlugin):
-    """Set up a worker before its first task: the device of the process that submits it, and the cores it may use."""
-
-    name = "metastep"
-
-    def __init__(self, device: str, cores: int | None) -> None:
-        self._device, self._cores = device, cores
-
-    def setup(self, worker: Any) -> None:
-        use_cores(self._cores)
-        prepare_jax(self._device)
+    start_http_server = PrivateScheduler.start_http_server
 
 
 @cache
@@ -88,27 +73,40 @@ def _environment() -> dict[str, str]:
     return environment_record(packages=_SIMULATORS)
 
 
-def _call(expected: dict[str, str], threads_on: dict[str, int], topic: str, call: bytes) -> Any:
+@cache
+def _prepare(device: str, cores: int | None) -> None:
+    """Set up a worker before its first task."""
+    use_cores(cores)
+    prepare_jax(device)
+
+
+def _call(
+    expected: dict[str, str], device: str, cores: int | None, threads_on: dict[str, int], topic: str, call: bytes
+) -> Any:
     """Run a task on a worker, which shares the cores of its machine with the other workers there."""
     worker = get_worker()
+    _prepare(device, cores)
     if difference := first_difference(expected, _environment()):
         key, ours, theirs = difference
         raise InputError(
             f"--scheduler: the worker {worker.address} has {key} = {theirs}, this process has {ours}; unlike workers would "
             "give different results."
         )
-    cores = count_threads(None) // threads_on.get(get_address_host(worker.address), worker.state.nthreads)
-    return call_with(lambda progress: worker.log_event(topic, progress), cores, *pickle.loads(call))
+    share = count_threads(None) // threads_on.get(get_address_host(worker.address), worker.state.nthreads)
+    return call_with(lambda progress: worker.log_event(topic, progress), share, *pickle.loads(call))
 
 
 class DaskPool:
-    """The workers of a cluster as a pool; `keep` is called about once a second and starts workers that are missing."""
+    """The workers of a cluster as a pool; they have the device of this process, and as many cores as given.
+
+    `keep` is called about once a second and starts workers that are missing.
+    """
 
     is_local = False
 
-    def __init__(self, client: Client, keep: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, client: Client, cores: int | None = None, keep: Callable[[], object] = lambda: None) -> None:
         self._client, self._executor, self._keep = client, client.get_executor(pure=False), keep
-        self._environment, self._topic = _environment(), "metastep"
+        self._call, self._topic = partial(_call, _environment(), jax.default_backend(), cores), "metastep"
         self._threads_on: dict[str, int] = {}
         self._counted = 0.0
 
@@ -125,14 +123,13 @@ class DaskPool:
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         """Schedule a call."""
         try:
-            call = packed(function, arguments)  # as bytes, since Dask would search arguments for tasks
+            call = cloudpickle.dumps((function, arguments))  # as bytes, since Dask would search arguments for tasks
         except Exception as error:  # whatever a user's own class raises
             raise InputError(f"--workers, --scheduler: the work cannot be sent to a worker: {error}.") from None
         with warnings.catch_warnings():
             # The model goes with every task: what the scheduler holds is not lost with a worker.
             warnings.filterwarnings("ignore", message="Sending large graph")
-            submit = self._executor.submit
-            return self._ask(submit, _call, self._environment, self._threads_on, self._topic, call)
+            return self._ask(self._executor.submit, self._call, self._threads_on, self._topic, call)
 
     @contextmanager
     def open(self, listener: Listener) -> Iterator[None]:
@@ -147,11 +144,9 @@ class DaskPool:
 
     def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the client; a scheduler that is gone is a CommClosedError, however Dask notices it."""
-        try:
+        with suppress(OSError, ClosedClientError):
             if self._client.status == "running":
                 return function(*arguments)
-        except (OSError, ClosedClientError):
-            pass
         raise CommClosedError
 
 
@@ -193,8 +188,7 @@ def workers(number: int) -> Iterator[Pool]:
             cluster.scale(number)
 
         keep()
-        client.register_plugin(_Prepare(jax.default_backend(), count_threads(None)))
-        with _running(DaskPool(client, keep), f"--workers: the cluster of {number}") as pool:
+        with _running(DaskPool(client, count_threads(None), keep), f"--workers: the cluster of {number}") as pool:
             yield pool
 
 
@@ -206,44 +200,43 @@ def cluster_at(address: str, tls_ca: _File = None, tls_cert: _File = None, tls_k
     default those of Dask's configuration.
     """
     given = {"--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
-    missing = [name for name, file in given.items() if file is None]
-    if not address.startswith("tls://"):
-        if len(missing) < len(given):
-            raise InputError(
-                f"--scheduler: {address!r:.200} must begin with tls:// where --tls-ca or others are given."
-            )
+    security = None
+    if address.startswith("tls://"):
+        security = _security(given)
+    elif any(given.values()):
+        raise InputError(f"--scheduler: {address!r:.200} must begin with tls:// where --tls-ca or others are given.")
+    else:
         warn(
             f"--scheduler: {address} is open, so everyone who reaches it can run code there, on its workers and here; "
             "prefer tls://"
         )
-    elif 0 < len(missing) < len(given):
-        raise InputError(f"{missing[0]}: is missing; {', '.join(given)} must be given together.")
     try:
-        client = Client(address, security=_security(given) if address.startswith("tls://") else None)
+        client = Client(address, security=security)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(f"--scheduler: {address!r:.200} does not answer: {reason}.") from None
-    with client:
-        client.register_plugin(_Prepare(jax.default_backend(), None))
-        with _running(DaskPool(client), f"--scheduler: {address}") as pool:
-            yield pool
+    with client, _running(DaskPool(client), f"--scheduler: {address}") as pool:
+        yield pool
 
 
-def _security(files: dict[str, _File]) -> Security:
+def _security(given: dict[str, _File]) -> Security:
     """Return certificates for the role of a client."""
-    names = dict(zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), files.values(), strict=True))
+    files = {option: file for option, file in given.items() if file is not None}
+    if files and (missing := [option for option in given if option not in files]):
+        raise InputError(f"{missing[0]}: is missing; {', '.join(given)} must be given together.")
     for option, file in files.items():
-        if file is not None and b"-----BEGIN " not in (content := read_bytes(file)):
+        if b"-----BEGIN " not in (content := read_bytes(file)):
             raise InputError(f"{option}: {file} must be a PEM file.")
-        if file is not None and b"ENCRYPTED" in content:
+        if b"ENCRYPTED" in content:
             raise InputError(f"{option}: {file} is encrypted; Dask needs a key without a password.")
-    security = Security(require_encryption=True, **{name: str(file) for name, file in names.items() if file})
+    names = zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), map(str, files.values()), strict=False)
+    security = Security(require_encryption=True, **dict(names))
     try:
         context = security.get_connection_args("client")["ssl_context"]
     except OSError as error:
-        raise InputError(f"{', '.join(files)}: they do not belong together: {error.strerror or error}.") from None
+        raise InputError(f"{', '.join(given)}: they do not belong together: {error.strerror or error}.") from None
     if context is None:
-        raise InputError(f"--scheduler: tls:// needs {', '.join(files)}.")
+        raise InputError(f"--scheduler: tls:// needs {', '.join(given)}.")
     return security
 
 

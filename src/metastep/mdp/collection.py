@@ -100,12 +100,12 @@ def collect(
     missing = sorted(writer.problems())
     work = Collected(writer, mdp, seed, task_list, None)
     done = dict.fromkeys(missing, 0)
-    for block in sorted(writer.parts.blocks().intersection(missing)) if controller.is_memoryless else ():
+    for block in missing if controller.is_memoryless else ():
         growth, problem = work.begun(block)
         if growth is not None:
             done[block] = work.steps_of(growth.updates)
         if problem is not None:
-            print(f"{problem} It is left out, with the parts after it.", file=sys.stderr)
+            print(f"{problem} It is left out.", file=sys.stderr)
     total = len(missing) * work.steps_of(num_updates) - sum(done.values())
     blocks = len(layout.blocks) // rounds
     with (tracker or Silent()).stage("collect", total, "steps") as stage:
@@ -153,16 +153,16 @@ def make_block(work: Collected, controller: Controller, block: int) -> History |
         stretch = max(1, engine_of(mdp.env).steps_between_halts // (mdp.block_size * mdp.batch_steps * layout.labels))
     with one_block_at_a_time(mdp.env):
         begun = work.begun(block)[0] if resumes else None
-        saved, last_saved = begun.updates if begun else 0, time.monotonic()
+        saved = time.monotonic()
         what = {"record": tuple(layout.features), "tries": layout.labels - 1}
         tasks = work.tasks(block)
         for growth in grow(mdp, controller, tasks, layout.num_updates, stretch=stretch, begun=begun, **what):
             pieces = growth.pieces
             if growth.updates == layout.num_updates:
                 break
-            if resumes and time.monotonic() - last_saved >= PART_SECONDS:
-                writer.parts.write(block, growth, saved)
-                saved, last_saved = growth.updates, time.monotonic()
+            if resumes and time.monotonic() - saved >= PART_SECONDS:
+                writer.parts.write(block, growth)
+                saved = time.monotonic()
             parallel.report(block, work.steps_of(growth.updates))
     if not writes_itself:
         return joined(pieces)

@@ -3,10 +3,8 @@
 A block that takes long is kept in parts on disk.
 """
 
-import re
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,72 +138,65 @@ def grow(
         yield Growth(updates, pieces, learners)
 
 
-_NAME = re.compile(r"part-(\d{5,})-(\d{5,})\.safetensors")
 _PIECE, _LEARNERS = "piece.", "learners."
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of unfinished blocks in a folder, so that a stopped collection loses seconds and not a block.
+    """What there is of unfinished blocks in a folder, so that a stopped collection loses seconds and not a block.
 
-        folder/part-00000-00012.safetensors   block 0 from the part before on to update 12, and what is needed to go on
+        folder/part-00000.safetensors   block 0 up to some update, and what is needed to go on
 
-    The parts of a block form a chain from its first batch; they are removed once the block itself is written.
+    A part replaces the one before it, and is removed once the block itself is written.
     """
 
     folder: Path
     identity: Mapping[str, Any]  # recorded in every part; parts of another identity are not used
 
-    def write(self, block: int, growth: Growth, since: int) -> None:
-        """Write what is new of a block since another halt, and its learners.
+    def path(self, block: int) -> Path:
+        """Return the path of a block's part."""
+        return self.folder / f"part-{block:05d}.safetensors"
+
+    def write(self, block: int, growth: Growth) -> None:
+        """Write a block as it is now.
 
         All of the estimate is kept although the episodes could be simulated again: a program compiled for that could differ
         from the loop's in the last bits.
         """
-        ends = accumulate(len(piece.hyperparameters) for piece in growth.pieces)
-        piece = joined([piece for piece, end in zip(growth.pieces, ends, strict=True) if end > since])
-        arrays = {f"{_PIECE}{name}": array for name, array in piece.to_arrays().items()}
+        arrays = {f"{_PIECE}{name}": array for name, array in joined(growth.pieces).to_arrays().items()}
         arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(_without_key(growth.learners)).items()}
-        path = self.folder / f"part-{block:05d}-{growth.updates:05d}.safetensors"
-        storage.write_tensors(path, arrays, self._metadata(block, since, growth.updates))
-
-    def blocks(self) -> set[int]:
-        """Return the blocks that have parts."""
-        return {block for block, _ in _found(self.folder)}
+        storage.write_tensors(self.path(block), arrays, {**self.identity, "block": block, "updates": growth.updates})
 
     def take_up(self, block: int, mdp: MetaMDP, tasks: Tasks) -> tuple[Growth | None, str | None]:
-        """Return a block where its usable parts end, and what is wrong with the part after them, if anything.
-
-        Unusable parts are removed: they would be in the way of new ones.
-        """
-        growth: Growth | None = None
-        files = sorted((end, path) for (of, end), path in _found(self.folder).items() if of == block)
-        like = _without_key(mdp.begin(tasks)) if files else None  # learners of the same form
+        """Return a block where its part ends, and what is wrong with the part, if anything; then it is removed."""
+        path = self.path(block)
+        if not path.exists():
+            return None, None
+        like = _without_key(mdp.begin(tasks))  # learners of the same form
         kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(like).items()}
-        for position, (end, path) in enumerate(files):
-            try:
-                arrays, metadata = storage.read_tensors(path)
-                if metadata != self._metadata(block, growth.updates if growth else 0, end):
-                    raise InputError(f"File {path} is of another dataset or block, or the part before it is missing.")
-                of_piece = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_PIECE)}
-                if {name: (array.shape, array.dtype) for name, array in arrays.items()} != kinds:
-                    raise TypeError
+        problem = f"File {path} does not hold what this version keeps."
+        try:
+            arrays, metadata = storage.read_tensors(path)
+            of_piece = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_PIECE)}
+            if {**metadata, "updates": 0} != {**self.identity, "block": block, "updates": 0}:
+                problem = f"File {path} is of another dataset or block."
+            elif {name: (array.shape, array.dtype) for name, array in arrays.items()} == kinds:
                 piece = from_arrays({name.removeprefix(_PIECE): array for name, array in of_piece.items()})
-            except (InputError, TypeError) as error:
-                _remove(path for _, path in files[position:])
-                is_known = isinstance(error, InputError)
-                return growth, str(error) if is_known else f"File {path} does not hold what this version keeps."
-            # Copies: the files behind these arrays will be removed.
-            kept: Learners = jax.tree.unflatten(jax.tree.structure(like), [jnp.array(arrays[name]) for name in kinds])
-            growth = Growth(end, (*(growth.pieces if growth else ()), piece), kept._replace(key=tasks.key))
-        return growth, None
+                leaves = [jnp.array(arrays[name]) for name in kinds]
+                kept: Learners = jax.tree.unflatten(jax.tree.structure(like), leaves)
+                return Growth(len(piece.hyperparameters), (piece,), kept._replace(key=tasks.key)), None
+        except TypeError:
+            pass  # other arrays than those of a history
+        except InputError as error:
+            problem = str(error)
+        self.remove({block})
+        return None, problem
 
     def remove(self, blocks: Collection[int] | None = None) -> None:
-        """Remove the parts of some blocks, or all parts."""
-        _remove(path for (block, _), path in _found(self.folder).items() if blocks is None or block in blocks)
-
-    def _metadata(self, block: int, since: int, updates: int) -> dict[str, Any]:
-        return {**self.identity, "block": block, "since": since, "updates": updates}
+        """Remove the parts of some blocks, or all parts; another process may have removed them."""
+        for path in self.folder.glob("part-*.safetensors") if blocks is None else map(self.path, blocks):
+            with storage.or_refuse(f"File {path} cannot be removed"):
+                path.unlink(missing_ok=True)
 
 
 def _without_key(learners: Learners) -> Any:
@@ -217,16 +208,3 @@ def _leaves(tree: Any) -> dict[str, Array]:
     """Return every array of learners without key, in the tree's order, by a name like learners.estimate.gradient."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {_LEARNERS + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    """Remove files that another process may have removed; a file that comes back after a crash is recognised again."""
-    for path in paths:
-        with storage.or_refuse(f"File {path} cannot be removed"):
-            path.unlink(missing_ok=True)
-
-
-def _found(folder: Path) -> dict[tuple[int, int], Path]:
-    """The part files of a folder by block and number of updates."""
-    matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
-    return {(int(match[1]), int(match[2])): folder / match[0] for match in matches if match}

@@ -22,7 +22,7 @@ register("actor-critic", ActorCritic, label="actor and critic")
 def build(name: str, options: Mapping[str, Any], env: TaskFamily) -> Policy | ActorCritic:
     """Build a registered policy for an environment; those that take `num_choices` learn whether actions are discrete."""
     sizes: tuple[Any, ...] = (env.num_observations, env.num_actions)
-    if REGISTRY.takes(name, "num_choices"):
+    if "num_choices" in REGISTRY.parameters(name):
         sizes += (choices_of(env),)
     return REGISTRY.build(name, options, given=sizes)
 

@@ -87,9 +87,8 @@ def draw(picture: Picture) -> Drawing:
     return {"svg": svg, "png": saved(format="png", dpi=160, metadata={"Software": None})}
 
 
-def to_html(document: Document, drawings: Mapping[str, Drawing] | None = None) -> str:
-    """Return one HTML file with styles and figures inside; `drawings` are pictures that were drawn already, by name."""
-    drawn = drawings or {part.name: draw(part) for part in document.parts if isinstance(part, Picture)}
+def to_html(document: Document, drawn: Mapping[str, Drawing]) -> str:
+    """Return one HTML file with styles and figures inside; `drawn` are all its pictures by name."""
     style = resources.files("metastep.report").joinpath("page.css").read_text("utf-8")
     title, subtitle = html.escape(document.title), html.escape(document.subtitle)
     lines = []

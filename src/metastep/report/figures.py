@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ MAIN, CONTRAST = PALETTE[0], PALETTE[4]
 
 # Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
 _DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
-_SCALES = {"warm": "YlOrBr", "cool": "YlGnBu"}
 
 TEXT, PAPER, FAINT = "#1f2328", "#ffffff", "#e4e8ec"  # FAINT is the grid's
 QUIET = "#b4bcc5"  # lines that are there for comparison only
@@ -53,11 +51,6 @@ _STYLE: dict[Any, Any] = {
 def shade_of(direction: int) -> str:
     """Return the colour of a direction, by its position among the directions."""
     return _DIRECTIONS[direction % len(_DIRECTIONS)]
-
-
-def family_shade(family: Literal["warm", "cool"], place: float) -> str:
-    """Return a colour for one of a family of lines, by its place from 0 to 1; the ends of a scale would vanish on the page."""
-    return to_hex(mpl.colormaps[_SCALES[family]](0.38 + 0.55 * place))
 
 
 def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:

@@ -23,9 +23,8 @@ from metastep._core.parallel import count_threads
 from metastep.envs.base import Env
 from metastep.envs.host import HostEnv
 from metastep.policies import Arrays
-from metastep.simulation import rollouts, sums
-from metastep.simulation.rollouts import Move, Rollout, Trajectories, keys_of
-from metastep.simulation.sums import Accumulator, Sums, accumulate, empty, finish
+from metastep.simulation import rollouts
+from metastep.simulation.rollouts import Accumulator, Move, Rollout, Sums, Trajectories, keys_of
 
 Function = Callable[..., Any]
 # One step of every lane, numbers last: observation, action and its noise (episodes, learners, numbers), reward and whether the
@@ -77,7 +76,7 @@ def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: A
 def _add(rollout: Rollout, theta: Array, sums: Accumulator, moved: _HostMove) -> Accumulator:
     observation, action, noise, reward, alive = moved
     move = Move(_pieces(observation), _pieces(action), _pieces(noise), jnp.where(alive, reward, 0.0))
-    return accumulate(rollout, theta.T, sums, move, alive)[0]
+    return rollouts.accumulate(rollout, theta.T, sums, move, alive)[0]
 
 
 def require_host_env(env: Env | HostEnv, theta: Array) -> HostEnv:
@@ -104,10 +103,10 @@ def _moves(rollout: Rollout, theta: Array, context: Array, key: Array) -> Iterat
 
 
 def _stream_on_host(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    sums = compiled(empty)(rollout, theta.T)
+    sums = compiled(rollouts.empty)(rollout, theta.T)
     for moved in _moves(rollout, theta, context, key):
         sums = _add(rollout, theta, sums, moved)
-    return compiled(finish)(rollout, sums)
+    return compiled(rollouts.finish)(rollout, sums)
 
 
 def _trajectories_on_host(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
@@ -133,7 +132,7 @@ class Engine:
 _DEVICE = Engine(
     is_compiled=True,
     steps_between_halts=10_000_000,  # some seconds of HalfCheetah, more than a block of CartPole has
-    stream=compiled(sums.stream),
+    stream=compiled(rollouts.stream),
     trajectories=compiled(rollouts.trajectories),
     mean_return=lambda *batch: jnp.mean(rollouts.discounted_returns(*batch), axis=0),
     whole=compiled,

@@ -13,8 +13,7 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
 from metastep.policies import Arrays, Policy, flatten
 from metastep.simulation.engine import Engine, compiled, engine_of
-from metastep.simulation.rollouts import Rollout, Trajectories
-from metastep.simulation.sums import Sums, sums_of
+from metastep.simulation.rollouts import Rollout, Sums, Trajectories, sums_of
 
 FisherSolver = Literal["closed", "cg", "truncated"]
 DampingKind = Literal["relative", "absolute"]
@@ -60,11 +59,9 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
     """
     fisher = _fisher_block(estimator.rollout, sums)
     size = fisher.shape[-1]
-    if estimator.damping_kind == "relative":
-        trace = jnp.trace(fisher, axis1=-2, axis2=-1)
-        damped = fisher + (damping / size) * trace[:, None, None] * jnp.eye(size, dtype=jnp.float32)
-    else:
-        damped = fisher + damping * jnp.eye(size, dtype=jnp.float32)
+    trace = jnp.trace(fisher, axis1=-2, axis2=-1)[:, None, None]
+    ridge = (damping / size) * trace if estimator.damping_kind == "relative" else damping
+    damped = fisher + ridge * jnp.eye(size, dtype=jnp.float32)
     right = jnp.swapaxes(_by_action(estimator.rollout.policy, sums.gradient), -1, -2)  # (learners, 1 + s, actions)
 
     def image(vector: Array) -> Array:

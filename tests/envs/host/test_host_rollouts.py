@@ -12,8 +12,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.gradients import Estimator
-from metastep.simulation.rollouts import Rollout, trajectories
-from metastep.simulation.sums import stream
+from metastep.simulation.rollouts import Rollout, stream, trajectories
 from metastep.testing import check_host_env
 from tests.envs.host.twins import Twin
 from tests.one_block import run

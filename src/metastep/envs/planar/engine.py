@@ -76,49 +76,45 @@ def plus(left: Any, right: Any) -> Any:
     return jax.tree.map(add, left, right)
 
 
-class Pose(NamedTuple):
-    """Where the bodies are, one entry for each, in directions of the world."""
+class Placed(NamedTuple):
+    """Where a body is, in directions of the world."""
 
-    sin: Scalars
-    cos: Scalars
-    hinge: tuple[Point, ...]  # from the parent's hinge
-    centre: tuple[Point, ...]  # of mass, from the hinge
-    height: Scalars  # of the hinge
+    angle: Scalar
+    sin: Scalar
+    cos: Scalar
+    hinge: Point  # from the parent's hinge
+    height: Scalar  # of the hinge
 
-    def turned(self, body: int, point: Point) -> Point:
-        """A point of the body's frame."""
-        sin, cos = self.sin[body], self.cos[body]
-        return Point(cos * point.x + sin * point.z, cos * point.z - sin * point.x)
+    def turned(self, point: Point) -> Point:
+        """A point of the body's frame, from its hinge."""
+        return Point(self.cos * point.x + self.sin * point.z, self.cos * point.z - self.sin * point.x)
+
+
+Pose = list[Placed]
 
 
 def pose_of(cheetah: Cheetah, position: Scalars) -> Pose:
     """Where the bodies are."""
-    pose = Pose((), (), (), (), ())
-    angles: list[Array] = []
-    for index, body in enumerate(cheetah.bodies):
-        angle = position[NUM_SLIDES + index]
-        if body.parent is None:
-            hinge, height = body.hinge, position[1] + body.hinge.z
-        else:
-            angle = angle + angles[body.parent]
-            hinge = pose.turned(body.parent, body.hinge)
-            height = pose.height[body.parent] + hinge.z
+    pose: Pose = []
+    for body, angle in zip(cheetah.bodies, position[NUM_SLIDES:], strict=True):
+        hinge, height = body.hinge, position[1]
+        if body.parent is not None:
+            parent = pose[body.parent]
+            angle, hinge, height = angle + parent.angle, parent.turned(hinge), parent.height
         sin, cos = sincos(angle) if angle.dtype == jnp.float32 else (jnp.sin(angle), jnp.cos(angle))
-        angles.append(angle)
-        pose = Pose((*pose.sin, sin), (*pose.cos, cos), (*pose.hinge, hinge), pose.centre, (*pose.height, height))
-        pose = pose._replace(centre=(*pose.centre, pose.turned(index, body.centre)))
+        pose.append(Placed(angle, sin, cos, hinge, height + hinge.z))
     return pose
 
 
 def motions(cheetah: Cheetah, pose: Pose, rates: Sequence[Scalar]) -> list[Motion]:
     """The motion of every body, given the rates of slides and hinges."""
     found: list[Motion] = []
-    for body, hinge, rate in zip(cheetah.bodies, pose.hinge, rates[NUM_SLIDES:], strict=True):
+    for body, placed, rate in zip(cheetah.bodies, pose, rates[NUM_SLIDES:], strict=True):
         if body.parent is None:
             found.append(Motion(rates[0], rates[1], rate))
         else:
             base = found[body.parent]
-            found.append(Motion(*base.at(hinge), base.spin + rate))
+            found.append(Motion(*base.at(placed.hinge), base.spin + rate))
     return found
 
 
@@ -127,15 +123,15 @@ def joint_forces(cheetah: Cheetah, pose: Pose, loads: Sequence[Load]) -> list[Sc
     total = list(loads)
     for index, body in reversed(list(enumerate(cheetah.bodies))):
         if body.parent is not None:
-            total[body.parent] = plus(total[body.parent], total[index].moved(pose.hinge[index]))
+            total[body.parent] = plus(total[body.parent], total[index].moved(pose[index].hinge))
     return [total[0].x, total[0].z, *(load.torque for load in total)]
 
 
 def inertias(cheetah: Cheetah, pose: Pose) -> list[Stiffness]:
     """What maps accelerations of the bodies to forces."""
     found = []
-    for body, centre in zip(cheetah.bodies, pose.centre, strict=True):
-        mass, (x, z) = body.mass, body.centre
+    for body, placed in zip(cheetah.bodies, pose, strict=True):
+        mass, (x, z), centre = body.mass, body.centre, placed.turned(body.centre)
         found.append(Stiffness(mass, 0.0, mass, mass * centre.z, -mass * centre.x, body.inertia + mass * (x**2 + z**2)))
     return found
 
@@ -148,14 +144,14 @@ def assemble(cheetah: Cheetah, pose: Pose, parts: Sequence[Stiffness], diagonal:
         row, part = NUM_SLIDES + index, total[index]
         matrix[row, row] = part.tt + diagonal[index]
         matrix[row, 0], matrix[row, 1] = part.xt, part.zt
-        carrier, torque, hinge = body.parent, part.tt, pose.hinge[index]
+        carrier, torque, hinge = body.parent, part.tt, pose[index].hinge
         while carrier is not None:
             # A unit of the carrier's spin turns this body and moves its hinge.
             torque = torque + hinge.z * part.xt - hinge.x * part.zt
             matrix[row, NUM_SLIDES + carrier] = torque
-            hinge, carrier = pose.hinge[carrier], cheetah.bodies[carrier].parent
+            hinge, carrier = pose[carrier].hinge, cheetah.bodies[carrier].parent
         if body.parent is not None:
-            total[body.parent] = plus(total[body.parent], part.moved(pose.hinge[index]))
+            total[body.parent] = plus(total[body.parent], part.moved(pose[index].hinge))
     matrix[0, 0], matrix[1, 0], matrix[1, 1] = total[0].xx, total[0].xz, total[0].zz
     return matrix
 
@@ -221,8 +217,8 @@ def constraints_of(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Sc
     bodies = motions(cheetah, pose, velocity)
     contacts, limits = [], {}
     for sphere in cheetah.spheres:
-        centre = pose.turned(sphere.body, sphere.centre)
-        distance = pose.height[sphere.body] + centre.z - sphere.radius
+        centre = pose[sphere.body].turned(sphere.centre)
+        distance = pose[sphere.body].height + centre.z - sphere.radius
         lever = Point(centre.x, centre.z - sphere.radius - 0.5 * distance)
         speed = bodies[sphere.body].at(lever)
         push, weight = _weigh(sphere.impedance, sphere.inverse_weight, distance)
@@ -282,10 +278,10 @@ def smooth_forces(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Sca
         if body.parent is None:
             at = Point(0.0, cheetah.gravity)
         else:
-            base, lever, turning = hinges[body.parent], pose.hinge[index], spins[body.parent]
+            base, lever, turning = hinges[body.parent], pose[index].hinge, spins[body.parent]
             at = Point(base.x - turning * lever.x, base.z - turning * lever.z)
         hinges.append(at)
-        centre = pose.centre[index]
+        centre = pose[index].turned(body.centre)
         x, z = at.x - spins[index] * centre.x, at.z - spins[index] * centre.z
         loads.append(Load(body.mass * x, body.mass * z, 0.0).moved(centre))
     smooth = [-force for force in joint_forces(cheetah, pose, loads)]

@@ -32,8 +32,7 @@ from metastep.rules.actor_critic.experience import (
     temporal_differences,
 )
 from metastep.simulation.engine import compiled, draw_seeds, numbers_last, require_host_env
-from metastep.simulation.rollouts import require_fit
-from metastep.simulation.sums import mean_and_error
+from metastep.simulation.rollouts import mean_and_error, require_fit
 
 _RESETS, _SEEDS = 2**32 - 1, 2**32 - 2  # beside the batch's own key, in whose stream no environment has such a number
 
