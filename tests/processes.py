@@ -52,7 +52,7 @@ class Running:
     def wait(self) -> Done:
         self.process.join()
         said = (Path(self._streams.name, name) for name in ("stdout", "stderr"))
-        stdout, stderr = (file.read_text("utf-8") if file.exists() else "" for file in said)
+        stdout, stderr = (file.read_text("utf-8", "replace") if file.exists() else "" for file in said)
         self._streams.cleanup()
         return Done(self.process.exitcode, stdout, stderr)
 

@@ -3,8 +3,10 @@
 `python -m tests.campaigns.NAME [WORK] NUMBER SEED FOLDER` prints the outcomes as JSON; FOLDER is empty.
 """
 
+import copy
 import json
 import os
+import random
 import shutil
 import sys
 from collections import Counter
@@ -39,6 +41,27 @@ def main(campaign: Callable[..., dict[str, Any]]) -> None:
     os.umask(0o022)
     words = [int(word) if word.isdecimal() else word for word in sys.argv[1:-1]]
     print(json.dumps(campaign(*words, Path(sys.argv[-1])), indent=1))
+
+
+def damaged(draw: random.Random, record: Any, junk: Callable[[], Any]) -> Any:
+    """Return a copy of plain data with something in it replaced, removed or added, once to three times."""
+    found = copy.deepcopy(record)
+    for _ in range(draw.choice([1, 1, 2, 3])):
+        place = found
+        while isinstance(place, dict | list) and place:
+            last = draw.choice([*place] if isinstance(place, dict) else range(len(place)))
+            if not isinstance(place[last], dict | list) or draw.random() < 0.3:
+                break
+            place = place[last]
+        if not isinstance(place, dict | list) or not place or draw.random() < 0.05:
+            found = junk()
+        elif draw.random() < 0.2:
+            del place[last]
+        elif isinstance(place, dict) and draw.random() < 0.1:
+            place["more"] = junk()
+        else:
+            place[last] = junk()
+    return found
 
 
 def digests(folder: Path, *, hidden: bool = True) -> dict[str, str]:

@@ -24,21 +24,19 @@ from metastep import cli
 from metastep._core import progress
 from metastep._core.errors import InputError
 from metastep._core.storage import sha256_of
-from metastep.controllers import Controller
 from metastep.experiments import learn, publishing, reporting
 from metastep.experiments.checking import check_folder
 from metastep.experiments.run import Run
 from metastep.experiments.run import run as run_experiment
 from metastep.fqi import load_model, recorded_model
 from metastep.mdp import collection
-from tests import drafts
+from paper import runner
 from tests.campaigns import SETTINGS, Tally, digests, main, restore
 from tests.disk import watch
-from tests.processes import CHILDREN
+from tests.processes import CHILDREN, Done, Running
 from tests.search.test_stage import TINY
 
 FAULTS = {"full disk": errno.ENOSPC, "read-only": errno.EROFS}  # of all calls after the first that has it
-SAID = "stderr.txt"  # beside the folder
 
 
 class Work(NamedTuple):
@@ -47,7 +45,6 @@ class Work(NamedTuple):
     command: Callable[[Path], list[str]]
     problems: Callable[[Path], object] = lambda folder: None  # found when it has ended
     inputs: Callable[[Path], object] = lambda folder: None  # makes what it reads, and what lies in the folder before
-    announced: Callable[["Child"], object] = lambda child: None  # further stages
     state: Callable[[Path], str] = lambda folder: ""  # after a kill; a state in capitals is a failure
     refuses_twice: bool = False  # whether it refuses to run when it has ended, and then leaves leftovers as they are
 
@@ -57,7 +54,7 @@ class Child:
 
     def __init__(self, work: str, parent: Connection, aimed: str, at: int, mode: str) -> None:
         self.work, self.parent, self.aimed, self.at, self.mode = work, parent, aimed, at, mode
-        self.stage, self.calls, self.fault, self.is_drafting = "start", 0, "", drafts.are_on()
+        self.stage, self.calls, self.fault = "start", 0, ""
 
     def begin(self, name: str) -> None:
         self.parent.send((name, self.calls))
@@ -93,18 +90,20 @@ class Child:
         setattr(place, attribute, begun)
 
     def run(self, folder: Path) -> None:
-        for number, path in ((1, Path(os.devnull)), (2, folder.with_name(SAID))):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
-        drafts.switch(self.is_drafting)
         watch(self.around)
+        learn._SECONDS_BETWEEN_PARTS = 0.0  # a part after every update
         self.announce(progress.Terminal, "stage", lambda _, name, *rest: name)
         self.announce(reporting, "write_report", lambda _: "report")
-        WORKS[self.work].announced(self)
+        self.announce(learn, "_write_results", lambda *_: "results")
+        self.announce(publishing, "write_new", lambda path, *rest: "pair" if path.suffix == ".md" else "")
+        if self.work == "rounds":
+            rounds = {"uniform": "first-round", "exploring": "later-round"}
+            self.announce(collection, "_collect_blocks", lambda _, controller, *rest: rounds[controller.name])
         sys.argv = ["metastep", *WORKS[self.work].command(folder)]
         try:
-            if sys.argv[1] == "reproduce":
-                reproduce(folder)
+            if self.work == "reproduce":
+                runner.reproduce(["fig2"], folder, "tiny", 3, progress.Terminal(), environments=["nav2d"])
             else:
                 cli.main()
         finally:
@@ -158,34 +157,6 @@ def pair(folder: Path) -> str:
     return "pair" if recorded_model(card) == sha256_of(model) else "PAIR THAT DOES NOT BELONG TOGETHER"
 
 
-def announce_rounds(child: Child) -> None:
-    def name(_: object, controller: Controller, *rest: object) -> str:
-        return "first-round" if controller.name == "uniform" else "later-round"
-
-    child.announce(collection, "_collect_blocks", name)
-
-
-def announce_learning(child: Child) -> None:
-    learn._SECONDS_BETWEEN_PARTS = 0.0  # a part after every update
-    child.announce(learn, "_write_results", lambda *_: "results")
-
-
-def announce_pair(child: Child) -> None:
-    child.announce(publishing, "write_new", lambda path, *rest: "pair" if path.suffix == ".md" else "")
-
-
-def reproduce(folder: Path) -> None:
-    from paper import runner
-
-    runner.reproduce(["fig2"], folder, "tiny", 3, progress.Terminal(), environments=["nav2d"])
-
-
-def reproduction(folder: Path) -> list[Any]:
-    from paper.runner import check_reproduction
-
-    return checked(folder, check_reproduction)
-
-
 def searched(folder: Path) -> list[str]:
     return ["search", str(folder.with_name("tiny.toml")), "--scale", "full", "--out", str(folder), "--device", "cpu"]
 
@@ -195,19 +166,18 @@ def write_search(folder: Path) -> None:
 
 
 _ROUNDS = "collect.rounds=3", "collect.num_meta_episodes=16"
-_PAIR: dict[str, Any] = {"announced": announce_pair, "state": pair}
 WORKS = {
     "run": Work(words, checked),
-    "rounds": Work(lambda folder: words(folder, "collect", *_ROUNDS), checked, announced=announce_rounds),
+    "rounds": Work(lambda folder: words(folder, "collect", *_ROUNDS), checked),
     "search": Work(searched, checked, write_search),
-    "learn": Work(using("learn", "--updates", "5"), inputs=trained, announced=announce_learning),
-    "publish": Work(using("publish", "--name", "m"), inputs=trained, refuses_twice=True, **_PAIR),
+    "learn": Work(using("learn", "--updates", "5"), inputs=trained),
+    "publish": Work(using("publish", "--name", "m"), inputs=trained, state=pair, refuses_twice=True),
     "replace": Work(  # a pair of a smaller model
         using("publish", "--name", "m", "--force"),
         inputs=lambda folder: publishing.publish([trained(folder)], "m", folder, trees=1),
-        **_PAIR,
+        state=pair,
     ),
-    "reproduce": Work(lambda _: ["reproduce"], reproduction),
+    "reproduce": Work(lambda _: [], lambda folder: checked(folder, runner.check_reproduction)),
 }
 
 
@@ -216,24 +186,22 @@ def run(
     folder: Path,
     began: Callable[[str, int, BaseProcess], object] = lambda *_: None,
     aimed: tuple[str, int, str] = ("", 0, ""),
-) -> tuple[int | None, str]:
-    """Run to the end, or to a kill; return the exit code and the stage that was under way.
+) -> tuple[Done, str]:
+    """Run to the end, or to a kill; return what came out and the stage that was under way.
 
     `began` receives the stage that begins and the number of calls of the one before; the process waits until it returns.
     """
     ours, theirs = CHILDREN.Pipe()
-    process = CHILDREN.Process(target=Child(work, theirs, *aimed).run, args=(folder,))
-    process.start()
+    running = Running(Child(work, theirs, *aimed).run, folder)
     theirs.close()
     stage = "start"
     with ours, suppress(EOFError, ConnectionError):
-        began(stage, 0, process)
+        began(stage, 0, running.process)
         while True:
             stage, calls = ours.recv()
-            began(stage, calls, process)
+            began(stage, calls, running.process)
             ours.send(None)
-    process.join()
-    return process.exitcode, stage
+    return running.wait(), stage
 
 
 class Rehearsed:
@@ -242,11 +210,11 @@ class Rehearsed:
     def __init__(self, which: str, sandbox: Path, *, warm: bool = True) -> None:
         self.which, self.work, self.tally = which, WORKS[which], Tally()
         self.folder, copies = sandbox / "work", sandbox / "copies"  # always the same, since reports name it
-        self.said, self.stages = self.folder.with_name(SAID), list[Stage]()
+        self.stages = list[Stage]()
         self.work.inputs(self.folder)
         restore(self.folder, copies / "0")
         if warm:
-            assert run(which, self.folder) == (0, "end")
+            run(which, self.folder)
             restore(copies / "0", self.folder)
         since = 0.0
 
@@ -258,7 +226,8 @@ class Rehearsed:
             self.stages.append(Stage(name, 0.0, 0, copies / str(len(self.stages))))
             since = time.monotonic()
 
-        assert run(which, self.folder, began) == (0, "end")
+        done, last = run(which, self.folder, began)
+        assert (done.returncode, last) == (0, "end"), done.stderr
         self.stages.pop()
         self.reference = digests(self.folder)
 
@@ -268,7 +237,7 @@ class Rehearsed:
     def finish(self, history: object) -> None:
         """Run to the end, and compare with what an undisturbed command left."""
         expected = 2 if self.is_complete() else 0
-        code, _ = run(self.which, self.folder)
+        code = run(self.which, self.folder)[0].returncode
         found, wanted = digests(self.folder, hidden=not expected), self.reference
         if code != expected or found != wanted:
             names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
@@ -277,7 +246,7 @@ class Rehearsed:
             self.tally.failures.append(f"{history}: check finds {problems}")
 
 
-def kill(work: str, folder: Path, stage: Stage, generator: random.Random) -> tuple[int | None, str]:
+def kill(work: str, folder: Path, stage: Stage, generator: random.Random) -> tuple[Done, str]:
     """Run and kill in a stage, if it comes to that."""
     if stage.calls and generator.random() < 0.5:
         mode = generator.choice(["before", "within", "after"])
@@ -306,8 +275,8 @@ def campaign(which: str, number: int, seed: int, sandbox: Path) -> dict[str, Any
         restore(stages[aims[0]].folder, folder)
         history = [f"from {stages[aims[0]].name}"]
         for aim in aims:
-            code, name = kill(which, folder, stages[aim], generator)
-            state = rehearsed.work.state(folder)
+            done, name = kill(which, folder, stages[aim], generator)
+            code, state = done.returncode, rehearsed.work.state(folder)
             states[state] += 1
             history.append(f"{code} in {name} {state}")
             if code == -signal.SIGKILL:

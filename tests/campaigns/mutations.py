@@ -9,6 +9,7 @@ import random
 import re
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.loop import Parts, grow
-from tests.campaigns import SETTINGS, Tally, main
+from tests.campaigns import SETTINGS, Tally, damaged, main
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]]]
 
@@ -109,32 +110,17 @@ def mutated(content: bytes, generator: random.Random) -> bytes:
     return generator.choice(kinds)
 
 
-def _changed(value: Any, generator: random.Random) -> Any:
-    """Return JSON with something in it replaced or removed."""
-    value = inner = json.loads(json.dumps(value))
-    while inner and isinstance(inner, dict | list):
-        last = generator.choice(sorted(inner) if isinstance(inner, dict) else range(len(inner)))
-        if isinstance(inner[last], dict | list) and inner[last] and generator.random() < 0.8:
-            inner = inner[last]
-            continue
-        if generator.random() < 0.3:
-            del inner[last]
-        else:
-            inner[last] = generator.choice(JUNK)
-        return value
-    return generator.choice(JUNK)
-
-
 def reseal(path: Path, generator: random.Random) -> None:
     """Make a file say something else, with its checksum right."""
+    changed = partial(damaged, generator, junk=partial(generator.choice, JUNK))
     if path.read_bytes()[:1] == b"{":
-        found = _changed({k: v for k, v in json.loads(path.read_bytes()).items() if k != "checksum"}, generator)
+        found = changed({k: v for k, v in json.loads(path.read_bytes()).items() if k != "checksum"})
         storage.write_json(path, storage.sealed(found) if isinstance(found, dict) else found)
         return
     arrays, metadata = storage.read_tensors(path, verify=False)
     if generator.random() < 0.5:
-        changed = _changed(metadata, generator)
-        storage.write_tensors(path, arrays, changed if isinstance(changed, dict) else {})
+        found = changed(metadata)
+        storage.write_tensors(path, arrays, found if isinstance(found, dict) else {})
         return
     name = generator.choice(sorted(arrays))
     array = arrays.pop(name)

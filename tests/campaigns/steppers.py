@@ -1,11 +1,11 @@
 """Hostile calls, records and states of steppers: a proposal within its ranges or one sentence, nothing else."""
 
-import copy
 import json
 import random
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from metastep.fqi import Model, Proposal
 from metastep.integrations.optax import learned_rate
 from metastep.integrations.pytorch import LearnedLR
 from metastep.integrations.stable_baselines3 import LearnedRate
-from tests.campaigns import Tally, main
+from tests.campaigns import Tally, damaged, main
 from tests.steppers import TRAINING, clip_model, diagnostics, tiny_model, whole_model
 
 NUMBERS: list[Any] = [0, -1, 1, 2.5, 1e-46, 1e30, 1e38, 1e39, 1e300, -1e300, 2**31, 2**64, 10**400, 10**5000]
@@ -42,26 +42,6 @@ WRONG.append(loop)
 
 def value(draw: random.Random) -> Any:
     return draw.choice(draw.choice([NUMBERS, WRONG, WRONG, TEXTS]))
-
-
-def damaged(draw: random.Random, record: Any) -> Any:
-    """Return a copy of plain data with something in it replaced, removed or added."""
-    found = copy.deepcopy(record)
-    for _ in range(draw.choice([1, 1, 2, 3])):
-        if not isinstance(found, dict):
-            return value(draw)
-        place = found
-        while (inner := [each for each in place.values() if isinstance(each, dict) and each]) and draw.random() < 0.6:
-            place = draw.choice(inner)
-        if draw.random() < 0.05 or not place:
-            found = value(draw)
-        elif draw.random() < 0.15:
-            place[draw.choice([*place, 5, "more"])] = value(draw)
-        elif draw.random() < 0.15:
-            del place[draw.choice([*place])]
-        else:
-            place[draw.choice([*place])] = value(draw)
-    return found
 
 
 def sound(model: Model, update: int) -> dict[Any, Any]:
@@ -114,7 +94,7 @@ def restore_stepper(draw: random.Random, model: Model) -> None:
     stepper = model.stepper(num_updates=9, minibatches=2)
     for update in range(draw.randint(0, 2)):
         stepper(sound(model, update))
-    again = model.stepper(record=damaged(draw, stepper.record()), minibatches=2)
+    again = model.stepper(record=damaged(draw, stepper.record(), partial(value, draw)), minibatches=2)
     if again._proposal is not None:
         require(model, again({}, begins=False))
     for update in range(3):
@@ -126,7 +106,7 @@ def pytorch(draw: random.Random, model: Model) -> None:
     optimizer = torch.optim.SGD([{"params": [each], "lr": 0.1} for each in parameters], lr=0.1)
     scheduler, (low, high) = LearnedLR(optimizer, model, 9), model.record.bounds()["stepsize"]
     if draw.random() < 0.6:
-        scheduler.load_state_dict(damaged(draw, scheduler.state_dict()))
+        scheduler.load_state_dict(damaged(draw, scheduler.state_dict(), partial(value, draw)))
     numbers = given(draw, model, 0) if draw.random() < 0.5 else sound(model, 0)
     scheduler.step(**{name: each for name, each in numbers.items() if isinstance(name, str) and name != "parameters"})
     assert np.float32(low) <= np.float32(optimizer.param_groups[0]["lr"]) <= np.float32(high)
@@ -142,8 +122,10 @@ def optax(draw: random.Random, model: Model) -> None:
     if draw.random() < 0.6:
         part = draw.choice(state._fields)
         inner = getattr(state, part)
-        if isinstance(inner, dict) or draw.random() < 0.2:
-            state = state._replace(**{part: damaged(draw, inner) if isinstance(inner, dict) else value(draw)})
+        if isinstance(inner, dict):
+            state = state._replace(**{part: damaged(draw, inner, partial(value, draw))})
+        elif draw.random() < 0.2:
+            state = state._replace(**{part: value(draw)})
         else:
             state = state._replace(**{part: inner._replace(**{draw.choice(inner._fields): value(draw)})})
     updates, state = optimizer.update(params, state, params, diagnostics=numbers, begins=begins)
@@ -176,7 +158,7 @@ def baselines3(draw: random.Random, model: Model) -> None:
     stepper(diagnostics(0))
     kept = {"stepper": stepper.record(), "measured": {"approx_kl": 0.1, "clip_fraction": 0.1}, "returns": returns}
     callback = LearnedRate(model)
-    algorithm: Any = Loop(damaged(draw, kept))
+    algorithm: Any = Loop(damaged(draw, kept, partial(value, draw)))
     callback.model, callback.locals = algorithm, {"total_timesteps": 80}
     callback._entropy = lambda: 1.0  # type: ignore[method-assign]
     callback._on_training_start()

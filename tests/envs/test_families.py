@@ -15,7 +15,6 @@ from metastep.envs.cartpole import CartPoleState
 from metastep.envs.lqr import Point
 from metastep.envs.minigolf import Ball
 from metastep.envs.nav2d import Position
-from tests.reference import exact
 
 Floats = NDArray[np.float64]
 STATES = {CartPole: CartPoleState, SwingUp: CartPoleState, Minigolf: Ball, Nav2D: Position, LQR: Point}
@@ -203,32 +202,3 @@ def test_one_step_of_lqr_by_hand() -> None:
     np.testing.assert_allclose(np.ravel(after.state), (0.9, -0.45), rtol=1e-5)
     assert not after.terminated.any()
     np.testing.assert_allclose(LQR().reset(None, (np.float32(1.0), np.float32(-2.0))), (1.3, -1.1), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("theta", "scale", "sigma", "horizon", "discount"),
-    [((0.1, -0.3, -0.6), 1.0, 0.5, 10, 0.99), ((0.3, 0.1, -0.2), 0.8, 0.7, 1, 0.5)],
-)
-def test_lqrs_closed_forms_within_the_interval_of_a_simulation(
-    theta: tuple[float, ...], scale: float, sigma: float, horizon: int, discount: float
-) -> None:
-    """The simulation shares no code with them; its gradient is REINFORCE with the whole return."""
-    num, generator = 100_000, np.random.default_rng(20)
-    states = np.array([1.0, -0.5]) + 0.3 * generator.standard_normal((num, 2))
-    returns, scores, fisher = np.zeros(num), np.zeros((num, 3)), np.zeros((3, 3))
-    for t in range(horizon):
-        features = np.column_stack([np.ones(num), states])
-        normal = generator.standard_normal(num)
-        action = features @ np.asarray(theta) + sigma * normal
-        score = features * normal[:, None] / sigma
-        scores += score
-        fisher += score.T @ score / (num * horizon)
-        returns -= discount**t * (states[:, 0] ** 2 + 0.5 * states[:, 1] ** 2 + 0.1 * action**2)
-        drift = scale * states @ np.array([[0.9, 0.3], [-0.1, 0.8]]).T
-        states = drift + np.outer(action, [0.1, 0.5]) + 0.1 * generator.standard_normal((num, 2))
-    gradients = scores * (returns - returns.mean())[:, None]
-    truth = exact(LQR(), theta, scale, sigma=sigma, horizon=horizon, discount=discount)
-    assert abs(returns.mean() - truth.mean_return) < 4 * returns.std() / np.sqrt(num)
-    assert (np.abs(gradients.mean(axis=0) - truth.gradient) < 4 * gradients.std(axis=0) / np.sqrt(num)).all()
-    np.testing.assert_allclose(truth.natural_gradient, np.linalg.solve(fisher, truth.gradient), rtol=0.03, atol=1e-3)
-    assert 4 * returns.std() / np.sqrt(num) < 0.02 * abs(truth.mean_return)  # the interval is narrow

@@ -121,7 +121,7 @@ def test_a_rule_with_state_and_an_mlp_run_through_the_same_loop():
     mdp = small_mdp(estimator=estimator, rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))
     episode, _ = run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, 0), 3, ("theta",))
     theta = episode.features["theta"]
-    assert theta.shape == (4, 16, mdp.num_parameters)
+    assert theta.shape == (4, 16, mdp.policy.num_parameters)
     assert np.isfinite(theta).all()
     assert not np.array_equal(theta[0], theta[-1])
     with jax.numpy_dtype_promotion("strict"):

@@ -205,13 +205,13 @@ def test_the_settings_of_the_guide_learn_a_rate(tmp_path: Path, monkeypatch: pyt
         if saved := SAVED.search(guide[: block.start()].rstrip().rpartition("\n\n")[2]):
             (tmp_path / saved[1]).write_text(block[2])
     monkeypatch.syspath_prepend(tmp_path)
-    methods = 'compare.methods=["metafqi", "linear-annealing"]'
+    methods = 'compare.methods=["metafqi"]'
     config = load(str(tmp_path / "gym-pendulum-ppo.toml"), "quick", [*SMALL, methods])
     folder = Run.create(tmp_path / "run", config)
     folder.run_all()
     assert not [finding for finding in check_folder(folder.path) if finding.problem]
     found = folder.comparison
-    assert found.names == ("metafqi", "linear-annealing")
+    assert found.names == ("metafqi",)
     assert not found.flagged.any()
     assert (np.ptp(found.returns, axis=2) > 0.0).all()
     assert folder.model.record.setting["returns"] == "first episodes"

@@ -75,14 +75,56 @@ class HostEnv(TaskFamily, Protocol):
         """
 
 
+def _sizes(env: Any) -> dict[str, int | None]:
+    """What the spaces of an environment amount to."""
+    spaces = {"observations": env.observation_space, "actions": env.action_space}
+    choices = getattr(env.action_space, "n", None)
+    sizes = {f"num_{name}": int(np.prod(space.shape)) for name, space in spaces.items()}
+    return sizes | {"num_choices": None if choices is None else int(choices)}
+
+
+class _Lanes:
+    """The environments of the last tasks asked for, (episodes, learners) in row-major order."""
+
+    def __init__(self) -> None:
+        self.envs: list[Any] = []
+        self.ticket: object = None  # what the newest user holds
+        self._tasks: tuple[int, bytes] | None = None
+        self._open = ExitStack()
+        weakref.finalize(self, self._open.close)
+
+    def close(self) -> None:
+        self.envs, self.ticket, self._tasks = [], None, None
+        self._open.close()
+
+    def serve(self, owner: "GymnasiumEnv", context: NDArray[np.float32], num_episodes: int) -> object:
+        """Build the environments of these tasks unless they are open; return a ticket that only the newest user holds."""
+        tasks = (num_episodes, np.ascontiguousarray(context).tobytes())
+        if tasks != self._tasks:
+            self.close()
+            try:
+                for row in np.tile(context, (num_episodes, 1)):
+                    self.envs.append(self._open.enter_context(closing(owner.build(row))))
+                if len({id(env) for env in self.envs}) < len(self.envs):
+                    raise InputError("env.make: it gave the same environment twice; every call must make a new one.")
+                for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
+                    if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
+                        raise InputError(f"env.make: task {task} has {sizes}, others {usual}; they must not differ.")
+            except BaseException:  # what a factory may raise, or an impatient user; half of the lanes are of no use
+                self.close()
+                raise
+            self._tasks = tasks
+        self.ticket = object()
+        return self.ticket
+
+
 @dataclass(frozen=True)
 class GymnasiumEnv:
     """The tasks `make(context)`, with context a record of floats named as in the context space.
 
     Observations are flattened, actions clipped to the bounds of the task's action space; a discrete action space becomes
     `num_choices`. An episode ends where the environment says `terminated` or `truncated`; the wrapper `TimeLimit` is lifted,
-    because the horizon belongs to the rollout. The environments are kept, and shared by equal objects of this class, for as long
-    as the tasks stay the same.
+    because the horizon belongs to the rollout. The environments are kept for as long as the tasks stay the same.
 
     Args:
         make: builds the environment of one task; every call must give a new object. The function itself is part of the
@@ -99,7 +141,7 @@ class GymnasiumEnv:
     num_observations: int = field(init=False, compare=False)
     num_actions: int = field(init=False, compare=False)
     num_choices: int | None = field(init=False, compare=False)
-    _lanes: "_Lanes" = field(init=False, compare=False, repr=False)
+    _lanes: _Lanes = field(init=False, compare=False, repr=False, default_factory=_Lanes)
 
     reset_noise, step_noise = 0, 0
 
@@ -112,8 +154,7 @@ class GymnasiumEnv:
             object.__setattr__(self, declared, value)
         probe.close()
         try:
-            # Every stage of an experiment builds its environment again: equal ones need not build all lanes again.
-            object.__setattr__(self, "_lanes", _SHARED.setdefault(self, _Lanes()))
+            hash(self)
         except TypeError as error:
             raise InputError(f"env.make: it must be hashable to select a compiled program, but {error}.") from None
 
@@ -147,53 +188,6 @@ class GymnasiumEnv:
     def close(self) -> None:
         """Close the environments of all lanes; episodes under way end, and new ones build what they need."""
         self._lanes.close()
-
-
-def _sizes(env: Any) -> dict[str, int | None]:
-    """What the spaces of an environment amount to."""
-    spaces = {"observations": env.observation_space, "actions": env.action_space}
-    choices = getattr(env.action_space, "n", None)
-    sizes = {f"num_{name}": int(np.prod(space.shape)) for name, space in spaces.items()}
-    return sizes | {"num_choices": None if choices is None else int(choices)}
-
-
-class _Lanes:
-    """The environments of the last tasks asked for, (episodes, learners) in row-major order."""
-
-    def __init__(self) -> None:
-        self.envs: list[Any] = []
-        self.ticket: object = None  # what the newest user holds
-        self._tasks: tuple[int, bytes] | None = None
-        self._open = ExitStack()
-        weakref.finalize(self, self._open.close)
-
-    def close(self) -> None:
-        self.envs, self.ticket, self._tasks = [], None, None
-        self._open.close()
-
-    def serve(self, owner: GymnasiumEnv, context: NDArray[np.float32], num_episodes: int) -> object:
-        """Build the environments of these tasks unless they are open; return a ticket that only the newest user holds."""
-        tasks = (num_episodes, np.ascontiguousarray(context).tobytes())
-        if tasks != self._tasks:
-            self.close()
-            try:
-                for row in np.tile(context, (num_episodes, 1)):
-                    self.envs.append(self._open.enter_context(closing(owner.build(row))))
-                if len({id(env) for env in self.envs}) < len(self.envs):
-                    raise InputError("env.make: it gave the same environment twice; every call must make a new one.")
-                for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
-                    if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
-                        raise InputError(f"env.make: task {task} has {sizes}, others {usual}; they must not differ.")
-            except BaseException:  # what a factory may raise, or an impatient user; half of the lanes are of no use
-                self.close()
-                raise
-            self._tasks = tasks
-        self.ticket = object()
-        return self.ticket
-
-
-# The compiled programs keep the first of equal environments alive; later ones find its lanes here.
-_SHARED: "weakref.WeakKeyDictionary[GymnasiumEnv, _Lanes]" = weakref.WeakKeyDictionary()
 
 
 class _GymnasiumEpisodes:

@@ -68,7 +68,7 @@ def budget_of(run: Run) -> Budget:
             batches = 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
         simulate("rollout.block_size", run.mdp, own, compare.num_tasks, compare.num_updates, batches, at_once)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
-    curves = 4 * tasks * (3 * compare.num_updates + run.mdp.num_parameters)
+    curves = 4 * tasks * (3 * compare.num_updates + run.mdp.policy.num_parameters)
     memory["compare.num_tasks"] = curves + 8 * (tuned + len(specs) * compare.num_resamples)
     for model in run.models_needed:  # collecting, fitting and selecting each, or searching
         learned, mdp = run.of_model(model).config, run.of_model(model).mdp

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, differences, to_parquet
-from metastep.evaluation.statistics import Metric, all_differences, differences_to_csv
+from metastep.evaluation.statistics import Metric, differences_to_csv
 from metastep.experiments import searching, stages
 from metastep.experiments.provenance import seal_report
 from metastep.experiments.schema import Experiment
@@ -70,7 +70,7 @@ def write_report(run: Run, command: str = "") -> Path:
         curves, table = run.path / "results.parquet", run.path / "differences.csv"
         to_parquet(run.comparison, curves)
         resamples: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
-        rows = [row for metric in get_args(Metric) for row in all_differences(run.comparison, metric, **resamples)]
+        rows = [row for metric in get_args(Metric) for row in differences(run.comparison, metric=metric, **resamples)]
         differences_to_csv(rows, table)
         files = write_document(compose(findings), run.path)
         seal_report(run, [*files, curves, table])
