@@ -136,7 +136,7 @@ def test_processes_that_end_while_they_start_are_one_sentence(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing\n"
-        "if multiprocessing.parent_process():\n"
+        "if multiprocessing.current_process().name != 'MainProcess':\n"
         "    raise SystemExit  # as in a script whose main part is not guarded\n"
         "from metastep._core.parallel import completed\n"
         "from metastep.integrations.dask import workers\n"
