@@ -1,4 +1,4 @@
-"""Rules that follow a gradient: the paper's natural gradient of unit length, plain ascent, RMSprop and Adam, and a menu of them."""
+"""Rules that follow a gradient: the paper's natural gradient of unit length, plain ascent, RMSprop, Adam, and a menu of them."""
 
 import tomllib
 from dataclasses import dataclass
