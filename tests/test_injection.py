@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from metastep._core.logs import CSVLog, to_csv
 from metastep.envs.contexts import ContextSpace
-from metastep.evaluation.statistics import all_differences, differences_to_csv
+from metastep.evaluation.statistics import differences, differences_to_csv
 from metastep.integrations.tensorboard import TensorBoardLog
 from metastep.report import document
 from metastep.report.compose import compose
@@ -109,8 +109,8 @@ def outputs(folder: Any, texts: dict[str, str]) -> tuple[dict[str, Any], Documen
 
     # Tables: the names of methods, what a stepper saw and which branch it chose.
     methods = tuple(each._replace(name=text["label"] + each.name) for each in comparison.methods)
-    differences = all_differences(dataclasses.replace(comparison, methods=methods), num_resamples=10)
-    differences_to_csv(differences, folder / "differences.csv")
+    rows = differences(dataclasses.replace(comparison, methods=methods), num_resamples=10)
+    differences_to_csv(rows, folder / "differences.csv")
     log, board = CSVLog(folder / "log.csv"), TensorBoardLog(folder / "board")
     stepper = model.stepper(log=lambda *row: [each(*row) for each in (log, board)])
     for update in range(2):

@@ -78,7 +78,7 @@ def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> Non
     mdp = make_mdp()
     whole = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     broken = whole._replace(theta=whole.theta.at[3].set(jnp.nan))
-    size = 2 * mdp.num_parameters + 2
+    size = 2 * mdp.policy.num_parameters + 2
     rng = np.random.default_rng(0)
     data = Transitions(
         rng.normal(size=(60, size)), rng.uniform(1.0, 2.0, 60), rng.normal(size=60), np.zeros((60, size))

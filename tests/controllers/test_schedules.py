@@ -100,7 +100,7 @@ def steps_on_a_bowl(controller: Metagrad, start: float, num_updates: int) -> tup
     """Distances to the optimum before each update, and the step sizes, both (updates, learners)."""
     mdp = make_mdp()
     template = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
-    learners = on_a_bowl(template, np.eye(1, mdp.num_parameters) * start * np.ones((BLOCK, 1)))
+    learners = on_a_bowl(template, np.eye(1, mdp.policy.num_parameters) * start * np.ones((BLOCK, 1)))
     state = controller.init(mdp, learners)
     distances, steps = [], []
     for _ in range(num_updates):

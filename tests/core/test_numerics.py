@@ -78,31 +78,6 @@ def test_traced_and_batched_draws_are_those_taken_one_by_one() -> None:
     np.testing.assert_array_equal(np.stack(traced), one_by_one[4])
 
 
-NUM_DRAWS, NUM_ARRAYS, SHAPE = 64, 3, (50, 32)
-
-
-@pytest.fixture(scope="module")
-def normals() -> np.ndarray:
-    """(draws, arrays, episodes, learners)."""
-    key = jax.random.key(2024)
-    draw = jax.jit(jax.vmap(lambda t: jnp.stack(standard_normals(key, t, NUM_ARRAYS, SHAPE))))
-    return np.asarray(draw(jnp.arange(NUM_DRAWS, dtype=jnp.uint32))).astype(np.float64)
-
-
-def correlations(columns: np.ndarray) -> np.ndarray:
-    """Return those of all pairs of columns, scaled so that each is a standard normal for independent columns."""
-    return (columns.T @ columns / np.sqrt(len(columns)))[np.triu_indices(columns.shape[1], 1)]
-
-
-@pytest.mark.parametrize("axis", range(4), ids=["draws", "arrays", "episodes", "learners"])
-def test_no_correlation_between(normals: np.ndarray, axis: int) -> None:
-    columns = np.moveaxis(normals, axis, -1).reshape(-1, normals.shape[axis])
-    for scores in (correlations(columns), correlations((columns**2 - 1) / np.sqrt(2))):
-        # The largest of that many standard normals, at a level of 1 in 1,000 for the family.
-        assert np.abs(scores).max() < scipy.stats.norm.isf(5e-4 / scores.size)
-        assert np.sum(scores**2) < scipy.stats.chi2.isf(1e-3, scores.size)
-
-
 def largest_error(angles: np.ndarray) -> float:
     """Compare with NumPy in float64 at the same float32 angles."""
     angles = angles.astype(np.float32)

@@ -103,7 +103,7 @@ def test_features_of_updates_are_what_they_say():
     change = (value - np.asarray(before.estimate.mean_return)) / error
     np.testing.assert_allclose(found["change_in_errors"][:, 0], change, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found["relative_error"][:, 0], np.log10(error / np.abs(value)), atol=1e-3)
-    assert found["steps"].shape == (BLOCK, 4 * mdp.num_parameters)
+    assert found["steps"].shape == (BLOCK, 4 * mdp.policy.num_parameters)
 
 
 def test_features_without_units_do_not_see_the_unit_of_the_return():

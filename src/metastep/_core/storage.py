@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, printable
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _DAY = 86400.0  # seconds
@@ -277,8 +277,11 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
         sentence = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"File {path} is damaged or was not written by metastep: {sentence}.") from error
     # The text must be canonical, because a changed byte may leave the meaning as it is: 1e5 is 1E5.
-    checks = verify and expected_sha256 is None
-    if checks and (canonical_json(sealed) != text or _checksum(arrays, metadata) != checksum):
+    if (
+        verify
+        and expected_sha256 is None
+        and (canonical_json(sealed) != text or _checksum(arrays, metadata) != checksum)
+    ):
         raise InputError(f"File {path} is damaged: its content does not match the checksum in its header.")
     return Tensors(arrays, metadata)
 
@@ -290,12 +293,11 @@ def stamp(kind: str) -> dict[str, Any]:
 
 def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
     """Refuse a file of another kind or version; the remedy says how to get one of this version."""
-    wanted = stamp(kind)
-    given = {name: found.get(name) for name in wanted} if isinstance(found, dict) else {}
+    wanted, given = stamp(kind), found if isinstance(found, dict) else {}
     if given.get("format") != wanted["format"]:
         raise InputError(f"File {path} is not a metastep {kind}.")
-    if given != wanted:
-        versions = f"of version {given['version']!r:.20}, this metastep reads version {wanted['version']}"
+    if (version := given.get("version")) != wanted["version"]:
+        versions = f"of version {version!r:.20}, this metastep reads version {wanted['version']}"
         raise InputError(f"File {path} is a {kind} {versions}: {remedy}.")
 
 
@@ -307,11 +309,9 @@ def require_new(path: Path, *, force: bool = False) -> None:
             found = read_json(parent / name)
         if isinstance(found, dict) and str(found.get("format")).startswith("metastep "):
             raise InputError(f"File {path} would lie in {parent}, which belongs to metastep; write it somewhere else.")
-    if not os.path.lexists(path):
-        return
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"File {path} cannot be written: there is something that is not a plain file.")
-    if not force:
+    if path.exists() and not force:
         raise InputError(f"File {path} exists already; use another name, or --force to replace it.")
 
 
@@ -340,7 +340,7 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
 
     With `deep=False` subfolders, which may be anything, are not searched for such files.
 
-    `filelock` locks the file `.lock`, into which the holder writes a record of itself, for the message to others.
+    `filelock` locks the file `.lock`, into which the holder writes who it is, for the message to others.
     """
     place = folder.resolve()
     lock = _lock_of(place)
@@ -359,9 +359,8 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
         if is_outermost:
             program = Path(sys.argv[0] if sys.argv else "").stem
             command = shlex.join(["metastep" if program in ("", "__main__") else program, *sys.argv[1:]])
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            record = {"command": command, "pid": os.getpid(), "host": socket.gethostname(), "since": since}
-            (place / LOCK).write_text(json.dumps(record))
+            at = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+            (place / LOCK).write_text(f"`{command:.80}` ({at})")
             for root in (each for each, _, _ in os.walk(place)) if deep else (place,):
                 with suppress(OSError):
                     remove_leftovers(root)
@@ -387,9 +386,6 @@ def writer(folder: Path) -> str:
     if not lock.is_locked:
         with suppress(Timeout, OSError), lock.acquire(0.0):  # an OSError if the file is another user's
             return ""
-    record: dict[str, Any] = {}
-    with suppress(TypeError, ValueError):
-        record = dict(read_json(file))
-    command, host, since = (ascii(str(record.get(name)))[1:-1] for name in ("command", "host", "since"))
-    command = command if len(command) <= 80 else f"{command[:77]}..."
-    return f"`{command}` (process {record.get('pid')} on {host}, since {since})"
+    with suppress(InputError):
+        return printable(read_bytes(file)[:200].decode(errors="replace"))
+    return "another process"

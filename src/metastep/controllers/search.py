@@ -12,7 +12,7 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep.controllers.schedules import NumericController, PerLearner
-from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, simulated, updated, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, updated, whole_episodes
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
@@ -120,7 +120,7 @@ _compiled_price_all = jax.jit(_price_all, static_argnums=0)
 
 def price(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Prices:
     """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch."""
-    return _compiled_price_all(simulated(mdp), learners, candidates, _batch(mdp, learners))
+    return _compiled_price_all(mdp.simulated(), learners, candidates, _batch(mdp, learners))
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
@@ -170,7 +170,7 @@ class HOOF(NumericController):
 
     def propose(self, state: HOOFState, learners: Learners) -> Array:
         bound = self.column("max_divergence", learners)[:, 0]
-        return _best_draw(simulated(state.mdp), self.num_candidates, learners, bound, _batch(state.mdp, learners))
+        return _best_draw(state.mdp.simulated(), self.num_candidates, learners, bound, _batch(state.mdp, learners))
 
     def observe(self, state: HOOFState, before: Learners, hyperparameters: Array, after: Learners) -> HOOFState:
         sample_size = price(state.mdp, before, hyperparameters[None]).sample_size[0]
@@ -195,7 +195,7 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 
     The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
-    search = partial(mdp.estimator.engine.whole(_search), simulated(mdp), learners)
+    search = partial(mdp.estimator.engine.whole(_search), mdp.simulated(), learners)
     if not (mdp.estimator.engine.is_compiled and on_cpu()):
         return search(candidates)
     # On a CPU a block uses one processor; idle ones take some of the candidates.

@@ -93,7 +93,7 @@ def range_of(env: TaskFamily) -> tuple[float, float] | None:
 
 def _inside(declared: str) -> Any:
     """Return a property that reads what the environment inside declares, None where it declares nothing."""
-    return property(lambda wrapper: getattr(wrapper.env, declared, None))
+    return property(lambda wrapper: getattr(wrapper.env, declared, None), doc=f"The {declared} of what is inside.")
 
 
 @dataclass(frozen=True)

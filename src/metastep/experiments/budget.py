@@ -68,17 +68,15 @@ def budget_of(run: Run) -> Budget:
             batches = 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
         simulate("rollout.block_size", run.mdp, own, compare.num_tasks, compare.num_updates, batches, at_once)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
-    curves = 4 * tasks * (3 * compare.num_updates + run.mdp.num_parameters)
+    curves = 4 * tasks * (3 * compare.num_updates + run.mdp.policy.num_parameters)
     memory["compare.num_tasks"] = curves + 8 * (tuned + len(specs) * compare.num_resamples)
     for model in run.models_needed:  # collecting, fitting and selecting each, or searching
         learned, mdp = run.of_model(model).config, run.of_model(model).mdp
         selection, at_once = learned.selection.num_tasks, blocks_at_once(mdp.env)
         if learned.learner == "search":
             search, updates = learned.search, learned.meta.num_updates
-            members, judged = (
-                search.build().runs_of_pair * search.pairs,
-                search.generations // search.validate_every + 2,
-            )
+            members = search.build().runs_of_pair * search.pairs
+            judged = search.generations // search.validate_every + 2
             for learners, times in ((members, search.generations), (selection, judged)):
                 times *= len(search.levels)
                 simulate("search.block_size", mdp, search.block_size or own, learners, updates, times, at_once)

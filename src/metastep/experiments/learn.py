@@ -146,7 +146,7 @@ def evaluate(
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)
     space = mdp.env.context_space
-    if theta.shape != (mdp.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
+    if theta.shape != (mdp.policy.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
     context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}")
     if task is not None:

@@ -174,7 +174,7 @@ _FORMULAS: tuple[Callable[..., Any], ...] = (
 )
 _OWN = ("memory", "xp")  # parameters that are no diagnostics
 _BOUNDS: dict[str, Callable[[Any], Any]] = {  # all others are any finite numbers
-    "context": lambda mdp: (mdp.context_space.low, mdp.context_space.high),
+    "context": lambda mdp: (mdp.env.context_space.low, mdp.env.context_space.high),
     "budget": lambda mdp: ((0.0,), (1.0,)),
     "explained_variance": lambda mdp: ((LOWEST_EXPLAINED,), (1.0,)),
 }
@@ -200,15 +200,15 @@ _LOGARITHMS = {
 def _columns(name: str, mdp: Any) -> tuple[str, ...]:
     """Return a name for each number of a feature; most are one number."""
     if name == "context":
-        return tuple(mdp.context_space.names)
+        return tuple(mdp.env.context_space.names)
     if name == "log_norms":
         return "log_norm[gradient]", "log_norm[natural_gradient]"
     if name == "cosines":
         return tuple(f"cosine[{a}, {b}]" for a, b in combinations((*mdp.directions, "gradient"), 2))
     if name == "steps":
-        return tuple(f"step[{direction}][{i}]" for direction in mdp.directions for i in range(mdp.num_parameters))
+        return tuple(f"step[{each}][{i}]" for each in mdp.directions for i in range(mdp.policy.num_parameters))
     if name in ("theta", "gradient", "natural_gradient"):
-        return tuple(f"{name}[{index}]" for index in range(mdp.num_parameters))
+        return tuple(f"{name}[{index}]" for index in range(mdp.policy.num_parameters))
     if name in ("slopes", "curvatures", "gains", "last_cosines"):
         return tuple(f"{name}[{direction}]" for direction in mdp.directions)
     return (name,)

@@ -115,7 +115,7 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         for name in options:
             if name not in ("context", "theta"):
                 raise InputError(f"options: {name!r} is unknown, allowed are 'context' and 'theta'.")
-            field, size = f"options.{name}", mdp.num_parameters
+            field, size = f"options.{name}", mdp.policy.num_parameters
             rows = np.atleast_2d(np.asarray(options[name], np.float32))
             if name == "context":
                 rows = mdp.env.context_space.validate(rows, field)

@@ -4,18 +4,9 @@ Its state is a block of learners, its action the hyperparameters of their next u
 `EpisodicMetaMDP` is the paper's, `ActorCriticMDP` that of PPO and its relatives.
 """
 
-from metastep.mdp.actor_critic import ActorCriticMDP, LastUpdate
+from metastep.mdp.actor_critic import ActorCriticMDP
 from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
-from metastep.mdp.episodes import (
-    DEFAULT_OBSERVATION,
-    EpisodicMetaMDP,
-    Previous,
-    divergence,
-    rule_values,
-    simulated,
-    updated,
-    whole_episodes,
-)
+from metastep.mdp.episodes import DEFAULT_OBSERVATION, EpisodicMetaMDP, divergence, rule_values, updated, whole_episodes
 
-__all__ = ["DEFAULT_OBSERVATION", "ActorCriticMDP", "EpisodicMetaMDP", "InitialPolicy", "LastUpdate", "Learners"]
-__all__ += ["MetaMDP", "Previous", "Tasks", "divergence", "rule_values", "simulated", "updated", "whole_episodes"]
+__all__ = ["DEFAULT_OBSERVATION", "ActorCriticMDP", "EpisodicMetaMDP", "InitialPolicy", "Learners", "MetaMDP", "Tasks"]
+__all__ += ["divergence", "rule_values", "updated", "whole_episodes"]

@@ -107,11 +107,11 @@ class ActorCriticMDP(MetaMDP):
         return dataclasses.replace(self, budget=num_updates)
 
     def begin(self, tasks: Tasks) -> Learners:
-        begun: Learners = engine_of(self.env).whole(_begin)(_simulated(self), tasks)
+        begun: Learners = engine_of(self.env).whole(_begin)(self.without_ranges(), tasks)
         return begun
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        moved: Learners = engine_of(self.env).whole(_advance)(_simulated(self), learners, hyperparameters)
+        moved: Learners = engine_of(self.env).whole(_advance)(self.without_ranges(), learners, hyperparameters)
         return moved
 
     def diagnostics(self, learners: Learners) -> Seen:
@@ -126,11 +126,6 @@ class ActorCriticMDP(MetaMDP):
         }
         shared = {name: getattr(last, name) for name in Memory._fields if name in LastUpdate._fields}
         return Seen(found, Memory(updates, updates, **shared | {"step_norm": last.norm_before}), jnp)
-
-
-def _simulated(mdp: ActorCriticMDP) -> ActorCriticMDP:
-    """Return the meta-MDP without what only models, controllers or first policies depend on, to select one program for all."""
-    return ActorCriticMDP(mdp.sampler, mdp.space.without_bounds(), mdp.rule, block_size=mdp.block_size)
 
 
 def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> Experience:

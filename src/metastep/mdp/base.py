@@ -16,7 +16,6 @@ from metastep._core.errors import InputError, shown
 from metastep._core.provenance import describe
 from metastep._core.settings import Float, check_fields
 from metastep.envs import Env, HostEnv
-from metastep.envs.contexts import ContextSpace
 from metastep.features import Seen
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.policies import ActorCritic, Policy
@@ -172,16 +171,6 @@ class MetaMDP(ABC):
         return found | {"mean_return": estimate.mean_return, "return_error": estimate.return_error}
 
     @property
-    def num_parameters(self) -> int:
-        """Length of theta."""
-        return self.policy.num_parameters
-
-    @property
-    def context_space(self) -> ContextSpace:
-        """The distribution of tasks."""
-        return self.env.context_space
-
-    @property
     def directions(self) -> tuple[str, ...]:
         """Names of the directions along which an update may go."""
         return self.rule.directions or ((self.rule.name,) if self.rule.is_along_a_line else ())
@@ -209,6 +198,16 @@ class MetaMDP(ABC):
         """Return the same meta-MDP with another update, and perhaps another space."""
         return dataclasses.replace(self, rule=rule, space=space or self.space)
 
+    def simulated(self) -> Self:
+        """Return the meta-MDP without what only models or first policies depend on, to select one program for all of them."""
+        unused = ("observation", "meta_discount", "initial", "budget")
+        defaults = {each.name: each.default for each in dataclasses.fields(self) if each.name in unused}
+        return dataclasses.replace(self, **defaults)
+
+    def without_ranges(self) -> Self:
+        """Return the same for an update that was chosen: only the meaning of its numbers matters, not their bounds."""
+        return dataclasses.replace(self.simulated(), space=self.space.without_bounds())
+
     def with_budget(self, num_updates: int) -> Self:
         """Return the meta-MDP whose learners have this many updates, for features of how many are left."""
         return self
@@ -220,7 +219,7 @@ class MetaMDP(ABC):
         """
         key, size = block_key(seed, stream, block), self.block_size
         if task_list is None:
-            context = self.context_space.sample(purpose_key(key, Purpose.CONTEXT), size)
+            context = self.env.context_space.sample(purpose_key(key, Purpose.CONTEXT), size)
         else:
             context = jnp.asarray(task_list[(block * size + np.arange(size)) % len(task_list)])
         return Tasks(context, self.initial.sample(purpose_key(key, Purpose.INITIAL_POLICY), size, self.policy), key)

@@ -66,13 +66,13 @@ class Layout(NamedTuple):
         """Return the disk space that one block takes at most."""
         return sum(4 * math.prod(shape) for shape in self.shapes(block).values()) + _HEADER_BYTES
 
-    def check(self, index: int, history: History, where: str) -> None:
+    def check(self, index: int, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
         """Refuse a block that does not have the arrays and shapes of this layout."""
-        arrays, expected = history.to_arrays(), self.shapes(index)
-        for name in expected.keys() | arrays.keys():
-            found = arrays[name].shape if name in arrays else "nothing"
-            if found != expected.get(name, "nothing"):
-                raise InputError(f"{where}: {name} has shape {found}, expected is {expected.get(name, 'nothing')}.")
+        expected, found = self.shapes(index), {name: array.shape for name, array in arrays.items()}
+        for name in sorted(expected.keys() | found.keys()):
+            own, wanted = (shapes.get(name, "nothing") for shapes in (found, expected))
+            if own != wanted:
+                raise InputError(f"{where}: {name} has shape {own}, expected is {wanted}.")
 
 
 class _Manifest(TypedDict):
@@ -163,13 +163,9 @@ class DatasetWriter:
 
     def add(self, index: int, history: History) -> None:
         """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
-        learners, valid = len(history.context), self.layout.blocks.num_valid(index)
-        if learners not in (valid, self.layout.block_size):
-            allowed = f"{valid} or, padded, {self.layout.block_size}"
-            raise InputError(f"Block {index} has {learners} learners, but must have {allowed}.")
-        history = history.part(0, valid)
-        self.layout.check(index, history, f"Block {index}")
-        storage.write_tensors(self.path(index), history.to_arrays(), self._metadata(index))
+        arrays = history.part(0, self.layout.blocks.num_valid(index)).to_arrays()
+        self.layout.check(index, arrays, f"Block {index}")
+        storage.write_tensors(self.path(index), arrays, self._metadata(index))
         self.parts.remove({index})
 
     def path(self, index: int) -> Path:
@@ -264,10 +260,7 @@ class Dataset:
         return (self.block(index) for index in self.layout.blocks)
 
     def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
-        """Return all usable tuples, episode after episode; the observation is the named features side by side, in that order.
-
-        Left out are tuples with a non-finite number in any feature, asked for or not: every observation gives the same rows.
-        """
+        """Return all usable tuples (`History.transitions`), episode after episode."""
         return all_transitions(self.blocks(), names)
 
 
@@ -279,12 +272,9 @@ def all_transitions(histories: Iterable[History], names: Sequence[str]) -> Trans
 
 def _read_block(folder: Path, layout: Layout, index: int) -> History:
     path = _block_path(folder, index)
-    try:
-        history = from_arrays(storage.read_tensors(path, verify=False).arrays)
-    except TypeError:
-        raise InputError(f"File {path} does not hold the arrays of a block.") from None
-    layout.check(index, history, f"File {path}")
-    return history
+    arrays = storage.read_tensors(path, verify=False).arrays
+    layout.check(index, arrays, f"File {path}")
+    return from_arrays(arrays)
 
 
 def _block_path(folder: Path, index: int) -> Path:

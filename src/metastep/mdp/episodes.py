@@ -110,11 +110,11 @@ class EpisodicMetaMDP(MetaMDP):
         return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
     def begin(self, tasks: Tasks) -> Learners:
-        mdp = without_ranges(self)
+        mdp = self.without_ranges()
         return _next_batch(mdp, before_updates(mdp, tasks))
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        mdp = without_ranges(self)
+        mdp = self.without_ranges()
         return _next_batch(mdp, compiled(moved)(mdp, learners, hyperparameters))
 
     def diagnostics(self, learners: Learners) -> Seen:
@@ -207,16 +207,6 @@ def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> L
         update=learners.update + jnp.uint32(1),
         episodes=None,
     )
-
-
-def simulated(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:
-    """Return the meta-MDP without what only models or first policies depend on, to select one program for all of them."""
-    return dataclasses.replace(mdp, observation=DEFAULT_OBSERVATION, meta_discount=1.0, initial=EpisodicMetaMDP.initial)
-
-
-def without_ranges(mdp: EpisodicMetaMDP) -> EpisodicMetaMDP:
-    """Return the same for an update that was chosen: only the meaning of its numbers matters, not their bounds."""
-    return dataclasses.replace(simulated(mdp), space=mdp.space.without_bounds())
 
 
 def whole_episodes(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:

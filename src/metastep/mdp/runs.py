@@ -22,7 +22,7 @@ from metastep._core.progress import Tally
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, Tasks, whole_episodes
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.mdp.controller import Controller
-from metastep.mdp.episodes import before_updates, moved, observed, without_ranges
+from metastep.mdp.episodes import before_updates, moved, observed
 from metastep.mdp.history import History
 from metastep.mdp.loop import Advance, following, in_lockstep
 from metastep.simulation.engine import blocks_at_once, compiled, fills_batches, one_block_at_a_time
@@ -109,7 +109,7 @@ def _begun(asked: Sequence[BlockRun]) -> tuple[Sequence[Learners], Advance]:
     if len(asked) == 1:
         mdp = asked[0].mdp
         return [mdp.begin(asked[0].start.tasks)], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])]
-    mdps = [without_ranges(whole_episodes(block.mdp, "a batch of blocks")) for block in asked]
+    mdps = [whole_episodes(block.mdp, "a batch of blocks").without_ranges() for block in asked]
     tasks, keeps = [block.start.tasks for block in asked], [block.controller.keeps_episodes for block in asked]
     how = simulation_of(mdps[0]), any(keeps)
     context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])

@@ -2,13 +2,12 @@
 
 import warnings
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from metastep._core.errors import InputError, shown
+from metastep._core.errors import InputError
 
 NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
 _SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE = 0.0001, 0.9999  # MuJoCo's mjMINIMP and mjMAXIMP
@@ -115,28 +114,10 @@ def read_model() -> Cheetah:
     model = load_model()
     import mujoco
 
-    hinges, shape, joint_type = model.nbody - 1, mujoco.mjtGeom, mujoco.mjtJoint
-    expected = {  # what this engine takes for granted: the floor comes first, and the torso slides forward and up
-        "geom_type": [shape.mjGEOM_PLANE, *[shape.mjGEOM_CAPSULE] * (model.ngeom - 1)],
-        "geom_conaffinity": [1, *[0] * (model.ngeom - 1)],  # capsules touch nothing but the floor
-        "geom_condim": 3,
-        "body_quat": (1.0, 0.0, 0.0, 0.0),
-        "jnt_type": [joint_type.mjJNT_SLIDE] * NUM_SLIDES + [joint_type.mjJNT_HINGE] * hinges,
-        "jnt_bodyid": [1] * NUM_SLIDES + [*range(1, model.nbody)],
-        "jnt_axis": [(1, 0, 0), (0, 0, 1), *[(0, 1, 0)] * hinges],
-        "jnt_pos": 0.0,
-        "qpos0": 0.0,
-        "qpos_spring": 0.0,
-        "actuator_trntype": mujoco.mjtTrn.mjTRN_JOINT,
-        "actuator_trnid": [(joint, -1) for joint in range(NUM_SLIDES + 1, NUM_SLIDES + hinges)],
-        "opt.cone": mujoco.mjtCone.mjCONE_PYRAMIDAL,
-        "opt.integrator": mujoco.mjtIntegrator.mjINT_EULER,
-    }
-    for name, value in expected.items():
-        found = np.asarray(attrgetter(name)(model))
-        if not np.array_equal(np.resize(value, found.shape), found):
-            unlike = f"the installed model of HalfCheetah, whose {name} is {shown(found.tolist())}"
-            raise InputError(f'env.engine: "planar" does not know {unlike}; allowed is "c".')
+    # The tests compare all that this engine takes for granted; this is for a model of a later Gymnasium.
+    found = (model.nq, model.nbody, model.ngeom, model.nu, int(model.opt.cone), int(model.opt.integrator))
+    if found != (9, 8, 9, 6, int(mujoco.mjtCone.mjCONE_PYRAMIDAL), int(mujoco.mjtIntegrator.mjINT_EULER)):
+        raise InputError('env.engine: "planar" does not know the installed model of HalfCheetah; allowed is "c".')
     gears = dict(zip(model.actuator_trnid[:, 0].tolist(), model.actuator_gear[:, 0].tolist(), strict=True))
     bodies = []
     for index in range(1, model.nbody):
