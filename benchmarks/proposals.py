@@ -48,14 +48,14 @@ def by_gathers(model: Model) -> Callable[[Any], Any]:
     def proposed(row: Any) -> Any:
         padded = jnp.concatenate([row, jnp.zeros(1, jnp.float32)])
 
-        def descend(_: Any, node: Any) -> Any:
+        def descend(node: Any) -> Any:
             split = feature[node]
             number = jnp.where(split == last, steps[None, :], padded[split])
             below = jnp.where(number <= threshold[node], left[node], right[node])
             return jnp.where(split < 0, node, below)
 
         start = jnp.broadcast_to(roots[:, None], (len(roots), len(steps)))
-        leaves = value[jax.lax.fori_loop(0, plan.depth, descend, start)]
+        leaves = value[jax.lax.while_loop(lambda node: jnp.any(feature[node] >= 0), descend, start)]
         means = leaves.reshape(2, -1, len(steps)).mean(axis=1)
         return steps[jnp.argmax(plan.lam * means.min(axis=0) + (1.0 - plan.lam) * means.max(axis=0))]
 

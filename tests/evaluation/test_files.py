@@ -11,7 +11,7 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.controllers import HOOF
 from metastep.evaluation import Comparison, Method, baselines, compare, load, save, to_parquet, tune
-from metastep.evaluation.statistics import all_differences, differences_to_csv
+from metastep.evaluation.statistics import differences, differences_to_csv
 from metastep.rules import NGA
 from tests.controllers.problems import BLOCK, make_mdp
 
@@ -46,7 +46,7 @@ def test_a_comparison_survives_the_disk(comparison: Comparison, tmp_path: Path) 
 
 
 def test_differences_become_a_table(comparison: Comparison, tmp_path: Path) -> None:
-    rows = [row for metric in ("auc", "final") for row in all_differences(comparison, metric)]
+    rows = [row for metric in ("auc", "final") for row in differences(comparison, metric=metric)]
     differences_to_csv(rows, tmp_path / "differences.csv")
     with (tmp_path / "differences.csv").open(newline="") as file:
         found = list(csv.DictReader(file))

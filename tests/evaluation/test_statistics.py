@@ -4,7 +4,6 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, MethodRecord, differences, metric_values, oracle_scores, summary
 from metastep.evaluation.intervals import holm
-from metastep.evaluation.statistics import all_differences
 from metastep.report.tables import differences_table
 
 
@@ -83,7 +82,7 @@ def test_a_verdict_between_two_methods_does_not_depend_on_a_third() -> None:
 
 def test_all_pairs_are_one_family_without_yardsticks_unless_they_are_named() -> None:
     comparison = make_comparison(simulated((0.0, 0.5, 0.0, 9.0), 60), ("a", "b", "c", "oracle"), yardsticks=("oracle",))
-    rows = all_differences(comparison, "final", seed=3)
+    rows = differences(comparison, metric="final", seed=3)
     assert [(row.target, row.baseline) for row in rows] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert {row.metric for row in rows} == {"final"}
     np.testing.assert_allclose([row.p_holm for row in rows], holm(np.array([row.p_value for row in rows])))
@@ -92,7 +91,7 @@ def test_all_pairs_are_one_family_without_yardsticks_unless_they_are_named() -> 
     assert [row.baseline for row in differences(comparison, "a")] == ["b", "c"]
     assert [row.baseline for row in differences(comparison, "a", ["oracle"])] == ["oracle"]
     one = make_comparison(simulated((0.0,), 20), ("a",))
-    assert all_differences(one) == differences(one, "a") == ()
+    assert differences(one) == differences(one, "a") == ()
 
 
 def test_few_tasks_that_differ_are_noted_beside_the_interval() -> None:

@@ -19,6 +19,7 @@ from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
 from tests.steppers import ADDED, LOW, TRAINING, clip_model, diagnostics, tiny_model
 
+ALL = (*TRAINING, *ADDED)
 REPORTED = ("last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps")  # of the last update
 
 
@@ -29,7 +30,7 @@ def everything(update: int) -> dict[str, Any]:
     return diagnostics(update) | numbers | {"targets": draw.normal(size=5)}
 
 
-@pytest.mark.parametrize("names", [TRAINING, (*TRAINING, *ADDED)], ids=["training", "all"])
+@pytest.mark.parametrize("names", [TRAINING, ALL], ids=["training", "all"])
 def test_a_loop_sees_and_proposes_what_simulated_learners_do(names):
     rule = PPO(epochs=2, minibatch_size=8, clip_range=(0.01,))  # a range that ratios leave
     mdp = dataclasses.replace(make_training_mdp(rule), observation=names, budget=4)
@@ -62,7 +63,7 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do(names):
 
 
 def test_a_stepper_continues_from_its_record_with_the_same_bits():
-    model = tiny_model(names=(*TRAINING, *ADDED))
+    model = tiny_model(names=ALL)
     whole, first = model.stepper(num_updates=9), model.stepper(num_updates=9)
     wanted = [whole(everything(update)) for update in range(8)]
     assert [first(everything(update)) for update in range(3)] == wanted[:3]
@@ -81,7 +82,7 @@ def test_records_of_earlier_versions_lack_what_their_models_do_not_observe():
 
 def test_features_of_the_return_the_targets_and_the_gradient_by_hand():
     """Returns 1, 5, 2, 3 with errors 1, 2, 0.5, 1; targets that spread 2, 20, 2, 0.2; gradients of length 4, 0.4, 40."""
-    stepper = tiny_model(names=(*TRAINING, *ADDED)).stepper()
+    stepper = tiny_model(names=ALL).stepper()
     rows = [(1.0, 1.0, 2.0, 9.0), (5.0, 2.0, 20.0, 4.0), (2.0, 0.5, 2.0, 0.4), (3.0, 1.0, 0.2, 40.0)]
     seen, rest = [], {name: value for name, value in everything(0).items() if name not in ("returns", "targets")}
     for mean, error, spread, norm in rows:
@@ -100,7 +101,7 @@ def test_features_of_the_return_the_targets_and_the_gradient_by_hand():
 
 
 def test_rewards_in_another_unit_change_no_added_feature():
-    model = tiny_model(names=(*TRAINING, *ADDED))
+    model = tiny_model(names=ALL)
     plain, scaled = model.stepper(), model.stepper()
     for update in range(4):
         given = everything(update)
@@ -114,9 +115,7 @@ INSTEAD: list[dict[str, Any]] = [
     {"mean_return": 1.0, "return_error": 0.5, "returns": None},
     {"values": [1.0, 2.0, 3.0], "targets": [1.0, 2.5, 2.0], "explained_variance": None},
     {"step_norm": 0.1, "step_cosine": 0.5, "parameters": None},
-    {"rate": 1e-3},
-    *({name: 0.5} for name in ("last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps")),
-    *({name: 0.5} for name in ("target_std", "parameter_norm")),
+    *({name: 0.5} for name in (*REPORTED, "rate", "target_std", "parameter_norm")),
 ]
 """Diagnostics in place of others, which are then not given."""
 
@@ -172,14 +171,10 @@ def test_parameters_that_change_in_place_are_seen_to_move_and_the_rate_that_was_
 
 def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
     """Of 2 epochs of 3 minibatches, one cut short: means over the last epoch or over all, and how many there were."""
-    names = (*TRAINING, *ADDED)
-    model, updates = tiny_model(names=names), 4
+    model, draw, last = tiny_model(names=ALL), np.random.default_rng(0), {}
     each, whole = model.stepper(minibatches=3), model.stepper()
-    draw, last = np.random.default_rng(0), {}
-    for update in range(updates):
-        reported = {
-            name: value for name, value in everything(update).items() if name not in (*PER_MINIBATCH, *REPORTED)
-        }
+    for update in range(4):
+        reported = {name: everything(update)[name] for name in everything(0).keys() - {*PER_MINIBATCH, *REPORTED}}
         wanted = whole(reported | last)
         ratios = draw.uniform(0.0, 0.1, (5 if update == 2 else 6, 4)).astype(np.float32)
         for index, numbers in enumerate(ratios):
@@ -187,7 +182,7 @@ def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
                 each = model.stepper(record=json.loads(json.dumps(each.record(), allow_nan=False)), minibatches=3)
             found = each(reported, **dict(zip(PER_MINIBATCH, numbers, strict=True)), begins=index == 0)
             assert found.stepsize == pytest.approx(wanted.stepsize, rel=1e-6)
-            for name in names if not index else ():
+            for name in ALL if not index else ():
                 np.testing.assert_allclose(each.last[name], whole.last[name], rtol=1e-5, atol=1e-6, err_msg=name)
         last = dict(zip(PER_MINIBATCH, ratios.mean(axis=0), strict=True))
         last |= {"approx_kl": ratios[3:, 0].mean(), "last_clip_fraction": ratios[3:, 1].mean()}
@@ -222,12 +217,16 @@ def test_models_of_whole_episodes_take_their_features(fitted):  # noqa: F811
         model.stepper()(given | {"theta": 1.0})
 
 
+UNREAL: list[Any] = ["much", 10**400, 1j, True, None, np.array([1.0, None]), np.array([np.datetime64(0, "s")])]
+UNREAL += [torch.tensor(True), torch.ones((), device="meta")]
+
+
 def test_missing_or_wrong_diagnostics_are_named():
     stepper = tiny_model().stepper()
     assert set(stepper.needs) == set(diagnostics(0))
     with pytest.raises(InputError, match="diagnostics: missing entropy, explained_variance, returns"):
         stepper()
-    added = tiny_model(names=(*TRAINING, *ADDED)).stepper()
+    added = tiny_model(names=ALL).stepper()
     assert set(added.needs) == set(everything(0))
     added(diagnostics(0), targets=[1.0, 2.0])  # those of the last update are not known yet
     with pytest.raises(InputError, match="missing last_clip_fraction, gradient_norm, actor_gradient_norm, targets, g"):
@@ -238,17 +237,9 @@ def test_missing_or_wrong_diagnostics_are_named():
         ({"aproxx_kl": 1.0}, r"'aproxx_kl' is not something a stepper knows.*Did you mean 'approx_kl'"),
         ({5: 1.0}, "diagnostics: '5' is not something a stepper knows"),
         ({"entropy": [1.0, 2.0]}, "diagnostics: entropy has 2 numbers, allowed is one"),
-        ({"entropy": "much"}, "entropy is 'much', allowed are real numbers"),
-        ({"entropy": 10**400}, "entropy is 1000.*, allowed are real numbers"),
+        *(({"entropy": wrong}, "entropy is .*, allowed are real numbers") for wrong in UNREAL),
         ({"entropy": 10**5000}, "entropy is a value of type int, allowed are real numbers"),
-        ({"entropy": 1j}, "entropy is 1j, allowed are real numbers"),
-        ({"entropy": True}, "entropy is True, allowed are real numbers"),
-        ({"entropy": torch.tensor(True)}, "entropy is tensor.*, allowed are real numbers"),
-        ({"entropy": torch.ones((), device="meta")}, "entropy is tensor.*meta.*, allowed are real numbers"),
-        ({"entropy": None}, "entropy is None, allowed are real numbers"),
-        ({"returns": np.array([1.0, None])}, "returns is array.*, allowed are real numbers"),
         ({"returns": [[1.0, [2.0, 3.0]], [4.0]]}, "returns is .*, allowed are real numbers"),
-        ({"returns": np.array([np.datetime64(0, "s")])}, "returns is array.*, allowed are real numbers"),
         ({"returns": []}, "diagnostics: returns has 0 numbers, allowed is at least one"),
         ({"values": [1.0], "targets": np.ones(8)}, "diagnostics: 1 values and 8 targets, allowed are as many"),
         ({"mean_return": 1.0}, "diagnostics: returns and mean_return are both given, allowed is one of them"),
@@ -274,19 +265,15 @@ def test_damaged_records_and_wrong_settings_are_refused():
     for change, sentence in (
         ({"num_updates": 10**400}, "num_updates is 1000.*, it must be less than or equal to 1000000000"),
         ({"num_updates": 10**5000}, "is a value of type dict, allowed are numbers, text"),
-        ({"num_updates": object()}, "is .*, allowed are numbers, text"),
         ({"version": np.ones(2)}, "is .*, allowed are numbers, text"),
         ({"movement": {"parameters": "?", "step": ""}}, "movement is damaged, allowed are two vectors"),
         ({"movement": record["movement"] | {"step": "AACAfwAAgH8AAIB/AACAfwAAgH8AAIB/"}}, "movement is damaged"),
         ({"gathered": None}, "gathered is None, it must be a table"),
         ({"gathered": gathered | {"minibatches": "many"}}, "gathered.minibatches is 'many', it must be a whole"),
-        ({"gathered": gathered | {"approx_kl": []}}, "gathered.approx_kl is .*, it must be a number"),
         ({"gathered": gathered | {"direction": "west"}}, "gathered.direction is 'west', allowed is one of ''"),
         ({"memory": {}}, "memory.updates is missing"),
-        ({"memory": memory | {"rate": float("nan")}}, "memory.rate is nan, it must be"),
         ({"memory": memory | {"rate": 1e300}}, r"memory.rate is 1e\+300, it must be less than or equal to 34028"),
         ({"memory": memory | {"rate": 1.0}}, "stepsize is 1, allowed is 0.0001 to 0.1"),
-        ({"memory": memory | {"updates": -1}}, "memory.updates is -1, it must be greater"),
         ({"memory": memory | {"updates": True}}, "memory.updates is True, it must be a whole number"),
     ):
         with pytest.raises(InputError, match=rf"^record:? ?{sentence}[^\n]*\.$"):
@@ -303,9 +290,7 @@ def test_damaged_records_and_wrong_settings_are_refused():
         clip_model().stepper(record=chosen.record() | {"gathered": gathered | {"direction": "clip 7"}})
     for number in (0, -3, 2.5, True, "9", 10**400, np.ones(2)):
         for name in ("num_updates", "minibatches"):
-            with pytest.raises(
-                InputError, match=rf"^stepper(: {name} is .*, it must|.*{name}.*, allowed are)[^\n]*\.$"
-            ):
+            with pytest.raises(InputError, match=rf"^stepper(: {name} is .*, it must|.*{name}.*, allowed are).*\.$"):
                 model.stepper(**{name: number})
     for options, sentence in (
         ({"log": 5}, "log is 5, allowed are a function, the path of a CSV file and None"),
@@ -319,9 +304,7 @@ def test_damaged_records_and_wrong_settings_are_refused():
 
 def test_records_of_models_that_propose_something_else_are_refused():
     model = tiny_model()
-    models = [model, tiny_model(9), model.only_selected(1), model.only_selected(2)]
-    assert len({each.fingerprint for each in models}) == 4
-    for other in models[1:]:
+    for other in (tiny_model(9), model.only_selected(1), model.only_selected(2)):
         with pytest.raises(InputError, match="belongs to a stepper of another model"):
             other.stepper(record=model.stepper().record())
 

@@ -32,17 +32,13 @@ def _open(folder: frame.FolderArgument, allow_imports: frame.ImportsOption = Fal
 
 def _start(
     stage: str,
-    source: Annotated[
-        str, typer.Argument(help="A preset (see `metastep envs`), a .toml file, or the folder of a run.")
-    ],
+    source: Annotated[str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")] = None,
     scale: frame.ScaleOption = None,
     seed: frame.SeedOption = None,
     overrides: frame.SetOption = None,
     tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="A run whose training data to use, where only later settings differ.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="A run with training data of the same settings, to use it.")] = None,
     yes: frame.YesOption = False,
     allow_imports: frame.ImportsOption = False,
 ) -> Any:
@@ -74,9 +70,7 @@ def demo(
     overrides: frame.SetOption = None,
 ) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
-    terminal.note(
-        "Learn which step to take when (metaFQI), and in which direction (metastep), then compare on new tasks."
-    )
+    terminal.note("Learn which step to take (metaFQI), and in which direction (metastep), then compare on new tasks.")
     smaller = [
         "collect.num_meta_episodes=2048",
         "fqi.iterations=3",
@@ -170,9 +164,7 @@ def report(opened: Any) -> None:
 def export(
     folder: frame.FolderArgument,
     parquet: Annotated[Path | None, typer.Option(help="Write the training tuples to this Parquet file.")] = None,
-    minari: Annotated[
-        str | None, typer.Option(help="Write them as this Minari dataset, like metastep/golf-v0.")
-    ] = None,
+    minari: Annotated[str | None, typer.Option(help="Write them as a Minari dataset, like metastep/golf-v0.")] = None,
     force: frame.ForceOption = False,
 ) -> None:
     """Export a run's training data for other tools, to a new file."""
@@ -197,12 +189,8 @@ def export(
 @verb
 def inspect(
     path: Annotated[Path, typer.Argument(help="A model file, or the folder of a run or of a dataset.")],
-    coverage: Annotated[
-        Path | None, typer.Option(help="CSV or JSON file of test contexts: how far are they from training?")
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="SVG or PNG file to write: what a searched model does with each feature.")
-    ] = None,
+    coverage: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts: are they near training?")] = None,
+    figure: Annotated[Path | None, typer.Option(help="SVG or PNG file to draw a searched model's features to.")] = None,
     force: frame.ForceOption = False,
     allow_imports: frame.ImportsOption = False,
 ) -> None:
@@ -248,25 +236,18 @@ def config(preset: frame.PresetArgument, scale: frame.ScaleOption = None, overri
 def envs() -> None:
     """List the environments, their contexts and the presets."""
     prepare_jax("cpu")
-    from rich.console import Console
-    from rich.table import Table
-
     from metastep import envs as environments
     from metastep.experiments.config import list_presets, load
 
-    presets: dict[str, list[str]] = {}
-    for preset in list_presets():
-        presets.setdefault(load(preset).env.name, []).append(preset)
-    table = Table(title="Environments", title_justify="left")
-    for heading in ("name", "context (uniform over)", "observations", "actions", "presets"):
-        table.add_column(heading)
-    for name, env in ((name, environments.make(name)) for name in environments.names()):
-        space, choices = env.context_space, environments.choices_of(env)
-        bounds = zip(space.names, space.low, space.high, space.units, strict=True)
-        contexts = (f"{coordinate} [{low:g}, {high:g}] {unit}".rstrip() for coordinate, low, high, unit in bounds)
-        actions = str(env.num_actions) if choices is None else f"one of {choices}"
-        table.add_row(name, "\n".join(contexts), str(env.num_observations), actions, "\n".join(presets.get(name, ())))
-    Console().print(table)
+    presets = {preset: load(preset).env.name for preset in list_presets()}
+    for name in environments.names():
+        env, own = environments.make(name), [preset for preset, used in presets.items() if used == name]
+        choices, space = environments.choices_of(env), env.context_space
+        actions = env.num_actions if choices is None else f"one of {choices}"
+        listed = ", ".join(own) or "none"
+        print(f"{name}: observations: {env.num_observations}; actions: {actions}; presets: {listed}")
+        for coordinate, low, high, unit in zip(space.names, space.low, space.high, space.units, strict=True):
+            print(f"  {coordinate} from {low:g} to {high:g} {unit}".rstrip())
     print("Run a preset with: metastep run PRESET --scale quick")
 
 
@@ -277,7 +258,7 @@ def learn(
     family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
     updates: Annotated[
-        int | None, typer.Option(help="Updates to make; default: as many as the model's experiment compares.", min=1)
+        int | None, typer.Option(help="Updates to make; default: those of its experiment.", min=1)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
     device: frame.DeviceOption = None,
@@ -317,9 +298,7 @@ def evaluate(
 
 @verb
 def publish(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Folders of finished runs; of several, one model is fitted on all data.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs; several give one model for all.")],
     name: Annotated[str, typer.Option(help="Name of the model.")],
     out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
     trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,

@@ -31,9 +31,7 @@ SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
 _DEVICE_HELP = "Simulate on the CPU or on a GPU; default: what JAX finds."
 DeviceOption = Annotated[Literal["cpu", "gpu"] | None, typer.Option(help=_DEVICE_HELP)]
-CoresOption = Annotated[
-    int | None, typer.Option(help="Processors to use; default: all. No result depends on it.", min=1)
-]
+CoresOption = Annotated[int | None, typer.Option(help="Processors to use; default: all. Changes no result.", min=1)]
 _WORKERS_HELP = "Start so many processes that do the work (Dask); they share the cores, and take a GPU each."
 WorkersOption = Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)]
 _SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tls://10.0.0.1:8786."

@@ -341,6 +341,4 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
             names[index, 1 : 1 + len(record.directions)] = record.directions
         place = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0))).reshape(-1)
         columns["direction"] = pa.array(names[method, place], pa.string())
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink)
-    storage.write_atomically(path, sink.getvalue().to_pybytes())
+    storage.write_atomically(path, lambda file: pq.write_table(pa.table(columns), file))

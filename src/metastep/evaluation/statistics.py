@@ -91,37 +91,24 @@ def metric_values(comparison: Comparison, metric: Metric, names: Sequence[str] |
 
 def differences(
     comparison: Comparison,
-    target: str,
+    target: str | None = None,
     baselines: Sequence[str] | None = None,
     *,
     metric: Metric = "auc",
-    **settings: Any,
-) -> tuple[Difference, ...]:
-    """Compare the target with every baseline (by default all methods but yardsticks), as one family.
-
-    `settings` are `seed`, `num_resamples` and `confidence` of `paired_test`.
-    """
-    if baselines is None:
-        baselines = [m.name for m in comparison.methods if m.name != target and not m.is_yardstick]
-    return _tested(comparison, [(target, name) for name in baselines], metric, **settings)
-
-
-def all_differences(comparison: Comparison, metric: Metric = "auc", **settings: Any) -> tuple[Difference, ...]:
-    """Compare every pair of methods that are not yardsticks, as one family; `settings` as of `differences`."""
-    contenders = [record.name for record in comparison.methods if not record.is_yardstick]
-    return _tested(comparison, list(combinations(contenders, 2)), metric, **settings)
-
-
-def _tested(
-    comparison: Comparison,
-    pairs: Sequence[tuple[str, str]],
-    metric: Metric,
-    *,
     seed: int = 0,
     num_resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> tuple[Difference, ...]:
-    """Test first minus second of each pair."""
+    """Compare the target with every baseline, as one family; without a target, every pair of methods.
+
+    Yardsticks take part only where they are named. The last three arguments are those of `paired_test`.
+    """
+    contenders = [record.name for record in comparison.methods if not record.is_yardstick]
+    if target is None:
+        pairs = list(combinations(contenders, 2))
+    else:
+        others = [name for name in contenders if name != target] if baselines is None else baselines
+        pairs = [(target, name) for name in others]
     if not pairs:
         return ()
     values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
@@ -129,11 +116,11 @@ def _tested(
     test = intervals.paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
     numbers = (*test, intervals.holm(test.p_value), *intervals.improvement_probability(apart, confidence=confidence))
     rows = []
-    for index, (target, baseline) in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         mean, low, high, p_value, p_holm, *improved = (float(each[index]) for each in numbers)
         found = intervals.verdict(low, high, p_value, confidence)
         counts = comparison.num_tasks, int((apart[index] != 0.0).sum())
-        facts: Any = (target, baseline, metric, mean, low, high, p_value, p_holm, found, *improved, *counts)
+        facts: Any = (*pair, metric, mean, low, high, p_value, p_holm, found, *improved, *counts)
         rows.append(Difference(*facts))
     return tuple(rows)
 

@@ -75,10 +75,8 @@ def budget_of(run: Run) -> Budget:
         selection, at_once = learned.selection.num_tasks, blocks_at_once(mdp.env)
         if learned.learner == "search":
             search, updates = learned.search, learned.meta.num_updates
-            members, judged = (
-                search.build().runs_of_pair * search.pairs,
-                search.generations // search.validate_every + 2,
-            )
+            members = search.build().runs_of_pair * search.pairs
+            judged = search.generations // search.validate_every + 2
             for learners, times in ((members, search.generations), (selection, judged)):
                 times *= len(search.levels)
                 simulate("search.block_size", mdp, search.block_size or own, learners, updates, times, at_once)

@@ -88,10 +88,8 @@ def sentence(error: ValidationError) -> str:
     """Return the first problem of a configuration; an unknown key goes first, since it may explain a missing one."""
     problems = error.errors(include_url=False)
     problem = next((item for item in problems if item["type"] == "extra_forbidden"), problems[0])
-    parts = (
-        f"[{part}]" if isinstance(part, int) else f".{part if part.isidentifier() else shown(part)}"
-        for part in problem["loc"]
-    )
+    names = (part if isinstance(part, int) or part.isidentifier() else shown(part) for part in problem["loc"])
+    parts = (f"[{name}]" if isinstance(name, int) else f".{name}" for name in names)
     dotted, message = "".join(parts).removeprefix("."), plainly(problem)
     if problem["type"] == "extra_forbidden":
         # The likeliest meaning: nearly the same last word in another place, else the most similar name.

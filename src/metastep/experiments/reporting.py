@@ -13,22 +13,14 @@ from numpy.typing import NDArray
 from metastep import envs
 from metastep._core.errors import InputError
 from metastep.evaluation import Comparison, differences, to_parquet
-from metastep.evaluation.statistics import Metric, all_differences, differences_to_csv
+from metastep.evaluation.statistics import Metric, differences_to_csv
 from metastep.experiments import searching, stages
 from metastep.experiments.provenance import seal_report
 from metastep.experiments.schema import Experiment
 from metastep.mdp.dataset import Dataset
+from metastep.report import tables
 from metastep.report.compose import compose
 from metastep.report.document import write_document
-from metastep.report.tables import (
-    Findings,
-    Fitted,
-    Searched,
-    comparison_table,
-    differences_table,
-    nothing_learned,
-    target_of,
-)
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -55,7 +47,7 @@ def write_report(run: Run, command: str = "") -> Path:
                 levels = {name: searching.read_level(own, name).record for name in own.config.search.levels}
                 num_steps = {name: record.search_steps for name, record in levels.items()}
                 name = own.path.name if own.path != run.path else "the model"
-                searched[name] = Searched(model, validation, num_steps, learning_seconds(own))
+                searched[name] = tables.Searched(model, validation, num_steps, learning_seconds(own))
         for spec in run.methods.values():
             own = run.of_model(spec.model)
             if stages.some_controller(spec).needs_model and own.config.learner == "fitted-q":
@@ -65,8 +57,8 @@ def write_report(run: Run, command: str = "") -> Path:
                 place = own.model_file.relative_to(run.path).as_posix()
                 seen = dataset.counts(), starts, later, updates
                 seconds = learning_seconds(own) if searched else 0.0
-                fitted[spec.name] = Fitted(model, validation, *seen, own.config.to_dict(), place, seconds)
-        findings = Findings(
+                fitted[spec.name] = tables.Fitted(model, validation, *seen, own.config.to_dict(), place, seconds)
+        findings = tables.Findings(
             name=config.env.name.rpartition(":")[2],
             command=repeating(run) or command,
             config=config.to_dict(),
@@ -78,7 +70,7 @@ def write_report(run: Run, command: str = "") -> Path:
         curves, table = run.path / "results.parquet", run.path / "differences.csv"
         to_parquet(run.comparison, curves)
         resamples: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
-        rows = [row for metric in get_args(Metric) for row in all_differences(run.comparison, metric, **resamples)]
+        rows = [row for metric in get_args(Metric) for row in differences(run.comparison, metric=metric, **resamples)]
         differences_to_csv(rows, table)
         files = write_document(compose(findings), run.path)
         seal_report(run, [*files, curves, table])
@@ -110,11 +102,11 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
     from rich.table import Table
 
     resamples: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
-    target = target_of(comparison)
+    target = tables.target_of(comparison)
     print(f"{comparison.num_tasks} test tasks; AUC is the mean return over the updates")
-    shown = [comparison_table(comparison, **resamples)]
+    shown = [tables.comparison_table(comparison, **resamples)]
     if paired := differences(comparison, target, **resamples):
-        shown.append(differences_table(comparison, target, paired))
+        shown.append(tables.differences_table(comparison, target, paired))
     for part in shown:
         table = Table()
         for heading in part.header:  # in a narrow terminal the numbers break, not the verdict
@@ -131,7 +123,7 @@ def print_outcome(run: Run) -> None:
     print_comparison(run.comparison, run.config)
     models = [run.of_model(name) for name in run.models_needed]
     counts = [own.dataset.counts() for own in models if own.config.learner == "fitted-q"]
-    if sentence := nothing_learned(run.comparison, counts):
+    if sentence := tables.nothing_learned(run.comparison, counts):
         print(sentence)
     if seconds := times_of(run):
         print(f"time: {in_words(seconds)}")

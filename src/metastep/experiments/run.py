@@ -297,26 +297,16 @@ class Run:
         return self.path / "rounds" / f"{index}.safetensors"
 
 
-def run(
-    source: str | Path,
-    out: str | Path,
-    *,
-    scale: configs.Scale | None = None,
-    seed: int | None = None,
-    overrides: Sequence[str] = (),
-    tracker: Tracker | None = None,
-    anyway: bool = False,
-) -> Run:
+def run(source: str | Path, out: str | Path, *, tracker: Tracker | None = None, **settings: Any) -> Run:
     """Run an experiment and return it: everything that `metastep run` does. A stopped run resumes.
 
     Args:
         source, out: the name of a preset or the path of a .toml file; the folder of the run.
-        scale: "quick" or "full"; by default quick where the configuration has such a table.
-        seed: of everything random, in place of the configuration's.
-        overrides: further settings, like `"fqi.regressor.trees=20"`.
-        tracker, anyway: receives progress; whether it may take weeks.
+        tracker: receives progress.
+        settings: `scale` ("quick" or "full"), `seed`, `overrides` like `["fqi.regressor.trees=20"]`, `anyway` (whether it may
+            take weeks), and others of `start_run`.
     """
-    started = start_run(source, scale, Path(out), seed=seed, overrides=overrides, anyway=anyway)
+    started = start_run(source, settings.pop("scale", None), Path(out), **settings)
     started.run_all(tracker=tracker)
     return started
 

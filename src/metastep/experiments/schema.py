@@ -67,6 +67,7 @@ def _features(value: Any) -> Any:
 
 Learner = Literal["fitted-q", "search"]
 Plain = Annotated[Any, AfterValidator(_plain)]
+ModelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 Thousand = Annotated[int, Ge(1), Le(1000)]
 PerParameter = Annotated[
     tuple[Float, ...],
@@ -112,7 +113,7 @@ class EnvSection(_Section):
     name: str = _field("Name in the registry of environments, or module:name.", min_length=1)
     options: dict[str, Plain] = _field("Fields of its class to set.", {})
     fixed_context: tuple[Float, ...] | None = _field(
-        "The one task of a run without a family: a number for each coordinate.", None, min_length=1
+        "The one task of a run, a number for each coordinate.", None, min_length=1
     )
 
 
@@ -169,19 +170,13 @@ class MetaSection(_Section):
     """The meta-MDP: what is seen, what is chosen, what is done with it."""
 
     num_updates: Count = _field("Updates of a learner (T) in the training data; the generative method makes one.")
-    rule: Annotated[PartSection, _named("nga")] = _field(
-        "The update whose step sizes are chosen.", PartSection(name="nga")
-    )
+    rule: Annotated[PartSection, _named("nga")] = _field("The update whose steps are chosen.", PartSection(name="nga"))
     meta_discount: float = _of(EpisodicMetaMDP, "meta_discount")
     stepsize_low: Float = _field("Smallest step size.", 0.0, ge=0.0)
     stepsize_high: Float = _field("Largest step size.", gt=0.0, le=1e9)
-    stepsize_scale: Scale = _field(
-        "How steps are sampled and gridded; on the scale divergence they are the KL a step may cost.", "linear"
-    )
+    stepsize_scale: Scale = _field("How steps are sampled and gridded; divergence: a step is its KL.", "linear")
     ranges: dict[str, RangeSection] = _field("Ranges of the steps along directions of a menu.", {})
-    choices: dict[str, ChoiceSection] = _field(
-        "Hyperparameters of the rule to choose for each update besides the step, such as PPO's clip_range.", {}
-    )
+    choices: dict[str, ChoiceSection] = _field("Hyperparameters to choose besides the step, like clip_range.", {})
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
     def space(self, rule: Any) -> Space:
@@ -196,30 +191,20 @@ class MetaSection(_Section):
 class CollectSection(_Section):
     """The training data (Algorithm 1 of the paper)."""
 
-    method: Literal["trajectory", "generative"] = _field(
-        "Whole meta-episodes, or every tuple sampled afresh.", "trajectory"
-    )
-    num_meta_episodes: Count = _field(
-        "Meta-episodes, or tuples of the generative method (K); of each round, in whole blocks, of several."
-    )
+    method: Literal["trajectory", "generative"] = _field("Whole meta-episodes, or tuples sampled afresh.", "trajectory")
+    num_meta_episodes: Count = _field("Meta-episodes, or tuples of the generative method (K), of each round.")
     labels: Thousand = _field("Updates tried at every state; one is made, the others only give tuples.", 1)
     rounds: Thousand = _field("Rounds: the first explores, later ones follow the model fitted so far.", 1)
     exploration: Share = _field("Share of random updates among those made in later rounds.", 0.3)
-    near: Share = _field(
-        "Share of the updates only tried in later rounds that are near what the model would choose.", 0.0
-    )
-    block_size: Count | None = _field(
-        "Learners simulated together while collecting; by default rollout.block_size.", None
-    )
+    near: Share = _field("Share of the updates only tried in later rounds that are near the model's choice.", 0.0)
+    block_size: Count | None = _field("Learners simulated together while collecting; else rollout.block_size.", None)
 
 
 class FQISection(_Section):
     """Fitted Q-Iteration."""
 
     iterations: int = _of(MetaFQI, "iterations")
-    regressor: Annotated[PartSection, _named("extra-trees")] = _field(
-        "What Q is fitted with.", PartSection(name="extra-trees")
-    )
+    regressor: Annotated[PartSection, _named("extra-trees")] = _field("What fits Q.", PartSection(name="extra-trees"))
     double: bool = _of(MetaFQI, "double")
     lam: float = _of(MetaFQI, "lam")
     num_stepsizes: int = _of(MetaFQI, "num_stepsizes")
@@ -263,12 +248,8 @@ class MethodSection(_Named):
     controller: PartSection | None = _field("What proposes the step sizes; by default the baseline's.", None)
     model: str = _field("The table [models.NAME] whose rule, step sizes and model it uses.", "")
     stepsize_scale: Scale | None = _field("What its steps mean; by default what others' do.", None)
-    stepsize_range: tuple[Float, Float] | None = _field(
-        "Its smallest and largest step; by default those of meta.", None
-    )
-    grid: dict[str, tuple[Positive, ...]] = _field(
-        "Values to try for each tuned option of the controller (of the rule: rule.NAME); by default the baseline's.", {}
-    )
+    stepsize_range: tuple[Float, Float] | None = _field("Its smallest and largest step; else those of meta.", None)
+    grid: dict[str, tuple[Positive, ...]] = _field("Values of each tuned option (of the rule: rule.NAME).", {})
     label: str = _field("The name in figures and tables.", "", max_length=80)
     colour: str = _field("The colour in figures, like #0072B2.", "", pattern=r"^(#[0-9a-fA-F]{6})?$")
 
@@ -297,12 +278,8 @@ class CompareSection(_Section):
     num_tasks: Several = _field("Test tasks, the same for every method.", 100)
     num_updates: Count = _field("Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = _field("Tasks on which the baselines are tuned.", 20)
-    shared_noise: bool = _field(
-        "Whether the points of a grid are tuned with the same simulation noise, each in blocks of its own.", False
-    )
-    blocks_together: Count = _field(
-        "Blocks in one batch on a GPU, at most, except while collecting; last bits depend on which blocks meet.", 1
-    )
+    shared_noise: bool = _field("Whether the points of a grid share their simulation noise when tuned.", False)
+    blocks_together: Count = _field("Most blocks in one batch on a GPU, except while collecting; changes last bits.", 1)
     num_resamples: Count = _field("Random draws of sign-flip tests, interquartile means and oracle scores.", 10_000)
 
     @model_validator(mode="after")
@@ -349,17 +326,13 @@ class Experiment(_Section):
     initial: InitialSection = _field("The distribution of the first policy.")
     rollout: RolloutSection = _field("How a policy is tried out and its gradient estimated.")
     meta: MetaSection = _field("What the meta-MDP shows and what is chosen.")
-    collect: CollectSection = _field(
-        "The training data, which search does without.", CollectSection(num_meta_episodes=1)
-    )
+    collect: CollectSection = _field("The training data, not used by search.", CollectSection(num_meta_episodes=1))
     learner: Learner = _field("What learns the controller: Fitted Q-Iteration from data, or search.", "fitted-q")
     fqi: FQISection = _field("Fitted Q-Iteration.", FQISection())
     search: SearchSection = _field("Evolution strategies.", SearchSection())
     selection: SelectionSection = _field("The choice of the iteration.")
     compare: CompareSection = _field("The comparison on test tasks.")
-    models: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")], ModelSection] = _field(
-        "Further models that methods may follow, by name, and what is different for each.", {}
-    )
+    models: dict[ModelName, ModelSection] = _field("Further models by name, and what is different for each.", {})
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -134,7 +134,7 @@ class AnyModel(ABC):
             features: every part of the observation, by the name of its feature; `module:name` is passed as `name`. Of
                 `theta`, `natural_gradient`, `context` and `budget`, those that the model does not look at are ignored.
         """
-        return self.proposed(features, "warn", self._warnings)
+        return self.proposed(features)
 
     def stepper(
         self,
@@ -147,10 +147,8 @@ class AnyModel(ABC):
         """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
         return Stepper(self, num_updates, outside, record, log, minibatches)
 
-    def proposed(
-        self, features: Mapping[str, ArrayLike], outside: Outside, warned: list[str], stacklevel: int = 3
-    ) -> Proposal:
-        """Return the proposal for one learner whose features are given by name; see `check_reach`."""
+    def proposed(self, features: Mapping[str, ArrayLike]) -> Proposal:
+        """Return the proposal for one learner whose features are given by name."""
         wanted, parts = self.record.keywords, []
         for name in features:
             if name not in wanted and name not in _WELCOME:
@@ -162,7 +160,7 @@ class AnyModel(ABC):
             if len(parts[-1]) != size:
                 raise InputError(f"{name} has {len(parts[-1])} numbers, allowed is {size}.")
         row = np.concatenate([np.empty(0, np.float32), *parts])
-        self.check_reach(row, outside, warned, stacklevel + 1)
+        self.check_reach(row, "warn", self._warnings, stacklevel=4)
         return self.chosen(row)
 
     def check_reach(self, row: NDArray[np.float32], outside: Outside, warned: list[str], stacklevel: int = 2) -> None:

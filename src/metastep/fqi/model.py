@@ -172,7 +172,7 @@ class Model(AnyModel):
         if self.record.directions:
             others = ", ".join(self.record.directions)
             raise InputError(f"stepsize: the model chooses among {others} as well; use propose.")
-        return self.proposed(features, "warn", self._warnings).stepsize
+        return self.proposed(features).stepsize
 
     def chosen(self, row: NDArray[np.float32]) -> Proposal:
         *position, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])

@@ -67,11 +67,9 @@ def learned_rate(
         minibatches: of an epoch, for loops that report every minibatch, of which the means are taken here; None for those of
             the last update.
     """
-    fitted, sign = rate_model(model), -1.0 if flip_sign else 1.0
+    fitted, sign, name = rate_model(model), -1.0 if flip_sign else 1.0, "learned_rate: update"
     require_settings(fitted, "learned_rate", instead="use learned_update")
-    init, propose = learned_update(
-        fitted, num_updates, outside=outside, minibatches=minibatches, name="learned_rate: update"
-    )
+    init, propose = learned_update(fitted, num_updates, outside=outside, minibatches=minibatches, name=name)
 
     def update(
         updates: Any,
@@ -146,8 +144,7 @@ def learned_update(
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
         known, form = jax.tree.flatten(jax.eval_shape(init, params if stepper.needs_parameters else ()))
-        places: Any = None
-        own_form: Any = None
+        places, own_form = None, cast(Any, None)
         with suppress(SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
             places, own_form = jax.tree_util.tree_flatten_with_path(state)
         if places is None or own_form != form:
