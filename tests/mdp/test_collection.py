@@ -9,20 +9,17 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from scipy import stats
 
 from metastep._core import parallel
-from metastep._core.errors import InputError
 from metastep.envs import make
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.mdp.blocks import Purpose, Stream
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
-from metastep.policies import LinearGaussian, MLPGaussian
-from metastep.rules import Adam
+from metastep.policies import LinearGaussian
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout
@@ -98,34 +95,10 @@ def test_no_byte_depends_on_the_number_of_cores(tmp_path, monkeypatch):
     assert found[0] == found[1]
 
 
-def test_what_goes_wrong_in_a_block_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "_limit", 2)
-
-    class Wrong(Exploration):
-        def propose(self, state, learners):
-            raise InputError("controller: it cannot.")
-
-    with pytest.raises(InputError, match="it cannot"):
-        collect(small_mdp(), tmp_path / "d", num_episodes=40, num_updates=1, seed=0, config={}, controller=Wrong())
-
-
 def test_a_task_list_replaces_the_distribution(tmp_path):
     tasks = np.array([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.5]], np.float32)
     data = collect(small_mdp(), tmp_path / "d", num_episodes=20, num_updates=1, seed=7, config={}, task_list=tasks)
     np.testing.assert_array_equal(first_draws(data)[1], tasks[np.arange(20) % 3])
-
-
-def test_a_rule_with_state_and_an_mlp_run_through_the_same_loop():
-    policy = MLPGaussian(2, 1, sigma=0.5, hidden=(4,))
-    estimator = Estimator(Rollout(make("lqr"), policy, num_episodes=8, horizon=5))
-    mdp = small_mdp(estimator=estimator, rule=Adam(), space=HyperparameterSpace((0.0,), (0.1,)))
-    episode, _ = run(mdp, Exploration(), mdp.tasks(0, Stream.TRAIN, 0), 3, ("theta",))
-    theta = episode.features["theta"]
-    assert theta.shape == (4, 16, mdp.policy.num_parameters)
-    assert np.isfinite(theta).all()
-    assert not np.array_equal(theta[0], theta[-1])
-    with jax.numpy_dtype_promotion("strict"):
-        mdp.begin(mdp.tasks(1, Stream.TRAIN, 0))
 
 
 def digest(block: int, stream: Stream = Stream.TRAIN, seed: int = 42) -> str:

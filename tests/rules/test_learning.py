@@ -14,7 +14,7 @@ from metastep.experiments.run import Run
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import rule, sampler
-from tests.controllers.problems import BLOCK, make_training_mdp
+from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 from tests.one_block import run
 
 FEW = [
@@ -114,3 +114,9 @@ def test_steps_compiled_as_one_are_the_same_steps(monkeypatch, tasks):
     assert not np.array_equal(alone.theta, learners.theta)
     np.testing.assert_allclose(at_once.theta, alone.theta, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(at_once.estimate.advantage, alone.estimate.advantage, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mdp", [make_mdp(), make_training_mdp()], ids=["episodes", "steps"])
+def test_learners_have_the_diagnostics_that_are_declared(mdp) -> None:
+    seen = mdp.diagnostics(mdp.begin(mdp.tasks(0, Stream.TRAIN, 0)))
+    assert set(seen.diagnostics) == set(mdp.diagnosed)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metastep import rules
 from metastep._core.errors import InputError
-from metastep.rules import NGA, Adam, GradientAscent, RMSProp, Rule
+from metastep.rules import NGA, GradientAscent, Rule
 from metastep.simulation.gradients import Estimate
 
 Floats = NDArray[np.float64]
@@ -48,18 +48,6 @@ def keras_rmsprop(theta: Floats, gradients: Floats, rates: Floats) -> Floats:
     return theta
 
 
-def run(rule: Rule, theta: Floats, gradients: Floats, rates: Floats) -> Floats:
-    current: Array = jnp.asarray(theta, jnp.float32)
-    state = rule.init(current)
-    apply = jax.jit(rule.apply)
-    for gradient, rate in zip(gradients, rates, strict=True):
-        # The natural gradient is noise: Adam and RMSprop must not look at it.
-        update = apply(current, estimate(gradient, 1e3 * np.ones_like(gradient)), stepsizes(rate), state)
-        assert not np.asarray(update.flagged).any()
-        current, state = update.theta, update.state
-    return np.asarray(current, np.float64)
-
-
 def history(scale: float) -> tuple[Floats, Floats, Floats]:
     """A theta, 20 gradients of the given size, and step sizes that differ by learner and change from update to update."""
     generator = np.random.default_rng(1)
@@ -68,16 +56,22 @@ def history(scale: float) -> tuple[Floats, Floats, Floats]:
     return theta, gradients, generator.uniform(0.01, 1.0, (NUM_UPDATES, NUM_LEARNERS))
 
 
-@pytest.mark.parametrize(
-    ("rule", "formula"), [(Adam(), keras_adam), (RMSProp(), keras_rmsprop)], ids=["adam", "rmsprop"]
-)
-@pytest.mark.parametrize("scale", [1e-7, 1e4])
+@pytest.mark.parametrize(("name", "formula"), [("adam", keras_adam), ("rmsprop", keras_rmsprop)])
+@pytest.mark.parametrize(("follows", "scale"), [("gradient", 1e-7), ("natural_gradient", 1e4)])
 def test_twenty_updates_equal_the_formula_of_keras(
-    rule: Rule, formula: Callable[[Floats, Floats, Floats], Floats], scale: float
+    name: str, formula: Callable[[Floats, Floats, Floats], Floats], follows: str, scale: float
 ) -> None:
     theta, gradients, rates = history(scale)
     expected = formula(theta, gradients, rates)
-    np.testing.assert_allclose(run(rule, theta, gradients, rates), expected, rtol=2e-5, atol=2e-5)
+    rule, current = rules.make(name, follows=follows), jnp.asarray(theta, jnp.float32)
+    state, apply = rule.init(current), jax.jit(rule.apply)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        noise = 1e3 * np.ones_like(gradient)  # the other gradient, which must not matter
+        both = estimate(gradient, noise) if follows == "gradient" else estimate(noise, gradient)
+        update = apply(current, both, stepsizes(rate), state)
+        assert not np.asarray(update.flagged).any()
+        current, state = update.theta, update.state
+    np.testing.assert_allclose(current, expected, rtol=2e-5, atol=2e-5)
     assert np.abs(expected - theta).max() > 1e-3
 
 
@@ -168,30 +162,13 @@ def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_r
     [
         ("nga", {"damping": 1.0}, "meta.rule.damping: 1.0 must be less than 1"),
         ("adam", {"follows": "hessian"}, "meta.rule.follows: 'hessian' must be 'gradient' or 'natural_gradient'"),
-        *(
-            ("menu", {"directions": directions}, sentence)
-            for directions, sentence in (
-                ((), r"\[\] must name one direction or more, each once"),
-                (("adma",), r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
-                (("nga damping",), "'nga damping' must be a rule's name and options like damping=0.1, each once"),
-                (("nga damping=much",), "'nga damping=much' must be a rule's name and options"),
-                (("menu",), "'menu' must be a rule that moves along one line"),
-            )
-        ),
+        ("menu", {"directions": ()}, r"\[\] must name one direction or more, each once"),
+        ("menu", {"directions": ("adma",)}, r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),
+        ("menu", {"directions": ("nga damping",)}, "'nga damping' must be a rule's name and options like damping=0.1"),
+        ("menu", {"directions": ("nga damping=much",)}, "'nga damping=much' must be a rule's name and options"),
+        ("menu", {"directions": ("menu",)}, "'menu' must be a rule that moves along one line"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(name: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         rules.make(name, **options)
-
-
-@pytest.mark.parametrize("name", ["adam", "rmsprop"])
-def test_adam_and_rmsprop_may_follow_the_natural_gradient(name: str) -> None:
-    theta = jnp.zeros((NUM_LEARNERS, NUM_PARAMETERS), jnp.float32)
-    rising = estimate(np.ones(theta.shape))
-    both = rising._replace(natural_gradient=-3.0 * rising.gradient)
-    plain, natural = rules.make(name), rules.make(name, follows="natural_gradient")
-    expected = plain.apply(theta, rising._replace(gradient=both.natural_gradient), stepsizes(0.1), plain.init(theta))
-    found = natural.apply(theta, both, stepsizes(0.1), natural.init(theta))
-    np.testing.assert_array_equal(found.theta, expected.theta)
-    np.testing.assert_array_equal(natural.direction(both), both.natural_gradient)

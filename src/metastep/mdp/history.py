@@ -6,6 +6,7 @@ A history of T updates is T+1 observations: the tuple of update t is `(x_t, h_t,
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,10 +66,8 @@ class History(NamedTuple):
         """The updates that were made, then those tried, without the axis `tries`: one label of every state in each."""
         features = {name: array[1:] for name, array in self.features.items()}
         made = Outcomes(self.hyperparameters, self.mean_return[1:], self.flagged[1:], self.num_steps[1:], features)
-        tried = {} if self.tried is None else _to_arrays(self.tried)
         tries = 0 if self.tried is None else self.tried.mean_return.shape[1]
-        cuts = ({name: array[:, index] for name, array in tried.items()} for index in range(tries))
-        return [made, *(_from_arrays(Outcomes, arrays) for arrays in cuts)]
+        return [made, *(jax.tree.map(lambda array, i=i: array[:, i], self.tried) for i in range(tries))]
 
     def observe(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Return the named features side by side, in that order: (T+1, learners, columns)."""
@@ -111,17 +110,13 @@ def _to_arrays(record: History | Outcomes) -> dict[str, NDArray[Any]]:
     return arrays | {f"{_FEATURE}{name}": array for name, array in record.features.items()}
 
 
-def _from_arrays(kind: Any, arrays: Mapping[str, NDArray[Any]], **more: Any) -> Any:
-    features = {name.removeprefix(_FEATURE): array for name, array in arrays.items() if name.startswith(_FEATURE)}
-    return kind(**{name: a for name, a in arrays.items() if not name.startswith(_FEATURE)}, features=features, **more)
-
-
 def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> History:
     """Return the history whose `to_arrays` gave these."""
-    tried = {name.removeprefix(_TRIED): array for name, array in arrays.items() if name.startswith(_TRIED)}
-    others = {name: array for name, array in arrays.items() if not name.startswith(_TRIED)}
-    found: History = _from_arrays(History, others, tried=_from_arrays(Outcomes, tried) if tried else None)
-    return found
+    fields: dict[str, dict[str, Any]] = {"": {"features": {}}, _TRIED: {"features": {}}}
+    for name, array in arrays.items():
+        own, place = name.removeprefix(_TRIED), fields[_TRIED if name.startswith(_TRIED) else ""]
+        (place["features"] if own.startswith(_FEATURE) else place)[own.removeprefix(_FEATURE)] = array
+    return History(**fields[""], tried=Outcomes(**fields[_TRIED]) if len(fields[_TRIED]) > 1 else None)
 
 
 def joined(pieces: Sequence[History]) -> History:

@@ -9,7 +9,7 @@ from metastep.report import tables
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table
 from metastep.report.figures import alone, whiskers
 from metastep.report.model import about_the_model, usage
-from metastep.report.results import chosen, directions, learning_curves, one_by_one, single_tasks, spread, steps_by_task
+from metastep.report.results import chosen, directions, learning_curves, single_tasks, spread, steps_by_task
 from metastep.report.tables import Findings, listed
 
 _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
@@ -22,7 +22,7 @@ def compose(findings: Findings) -> Document:
         differences(comparison, target, metric=metric, **findings.resampling) for metric in get_args(Metric)
     )
     parts: list[Part] = [Paragraph(_headline(findings, paired)), *_what_was_run(findings)]
-    parts += [Heading("Learning curves"), learning_curves(findings), *one_by_one(findings)]
+    parts += [Heading("Learning curves"), *learning_curves(findings)]
     if choosers := [record.name for record in comparison.methods if record.directions]:
         parts += [Heading("Chosen directions"), directions(findings, choosers)]
     parts += [Heading("Chosen steps"), *chosen(findings)]

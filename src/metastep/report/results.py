@@ -23,28 +23,20 @@ _SINGLE = 6  # tasks shown one by one
 _NEVER = 0.005  # a direction chosen less often than that is not named
 
 
-def learning_curves(findings: Findings) -> Picture:
-    """Draw the mean of every method, with bands of the target and the best baseline."""
+def learning_curves(findings: Findings) -> list[Picture]:
+    """Draw the mean of every method, and the target against each other one where there are several."""
     comparison, target = findings.comparison, findings.target
+    filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
     banded = [target, *([best] if (best := best_baseline(comparison, target)) else [])]
     lines = [
         fig.line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
-        for name, values in zip(comparison.names, filled_returns(comparison), strict=True)
+        for name, values in filled.items()
     ]
     labels = listed([comparison.label(name) for name in banded]) + (" (the best baseline) only" if best else "")
     caption = f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {labels}."
-    return fig.alone("learning-curves", caption, fig.curves("", lines))
-
-
-def one_by_one(findings: Findings) -> list[Picture]:
-    """Draw the target against each other method, with both bands; nothing where there are fewer than two others."""
-    comparison, target = findings.comparison, findings.target
-    others = [name for name in comparison.names if name != target]
-    if len(others) < 2:
-        return []
-    filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
-    panels = []
-    for name in others:
+    pictures = [fig.alone("learning-curves", caption, fig.curves("", lines))]
+    others, panels = [name for name in comparison.names if name != target], []
+    for name in others if len(others) > 1 else ():
         # The others stay in sight, so that the panels are seen to show the same thing.
         look: Any = {"label": "", "shade": fig.QUIET, "has_band": False, "is_dashed": False}
         quiet = [fig.line_of(comparison, other, filled[other], **look) for other in others if other != name]
@@ -53,7 +45,7 @@ def one_by_one(findings: Findings) -> list[Picture]:
     label = comparison.label(target)
     caption = f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods."
     layout = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
-    return [fig.picture("one-by-one", caption, fig.in_rows(panels, 4), layout)]
+    return [*pictures, *([fig.picture("one-by-one", caption, fig.in_rows(panels, 4), layout)] if panels else [])]
 
 
 def spread(findings: Findings) -> Picture:

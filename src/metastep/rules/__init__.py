@@ -3,8 +3,7 @@
 from metastep._core.registry import Registry
 from metastep.rules.actor_critic import A2C, PPO, TRPO, ActorCriticRule
 from metastep.rules.base import Rule, RuleState, Update, guard, unusable
-from metastep.rules.gradient import NGA, Adam, GradientAscent, RMSProp
-from metastep.rules.menu import Menu
+from metastep.rules.gradient import NGA, Adam, GradientAscent, Menu, RMSProp
 
 AnyRule = Rule | ActorCriticRule
 REGISTRY: Registry[AnyRule] = Registry("meta.rule")

@@ -181,12 +181,6 @@ class MenuSpace(_UnitCube):
     category: str = "direction"  # the name of the first coordinate, as the update rule calls it
     numbers: tuple[float, ...] = ()  # what the categories stand for where they are numbers (PPO's clip ranges)
 
-    def __post_init__(self) -> None:
-        if not len(set(self.directions)) == len(self.directions) == len(self.ranges) > 0:
-            raise InputError(
-                f"MenuSpace: each of the directions {list(self.directions)} must have one name and one range."
-            )
-
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]  # a field in the box
         """The category, then the step."""

@@ -260,12 +260,11 @@ def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: 
     for tasks in (lower, np.asarray(space.sample(jax.random.key(seed), len(lower))), upper):
         seen, reward, _ = episodes = play(tasks)
         # All numbers must be finite, also of the state that ends an episode: it stays in the batch, with weight zero.
-        named_values = [("the reward", reward), *((f"observation {i}", seen[:, i]) for i in range(seen.shape[1]))]
-        for what, values in named_values:
-            for step, episode, learner in np.argwhere(~np.isfinite(values))[:1]:
-                task = ", ".join(f"{name} = {value:g}" for name, value in zip(space.names, tasks[learner], strict=True))
-                value = values[step, episode, learner]
-                subject.require(False, f"{what} is {value} at step {step} of an episode in the task {task}")
+        values = np.concatenate([reward[:, None], seen], axis=1)
+        for step, index, episode, learner in np.argwhere(~np.isfinite(values))[:1]:
+            what, value = f"observation {index - 1}" if index else "the reward", values[step, index, episode, learner]
+            task = ", ".join(f"{name} = {value:g}" for name, value in zip(space.names, tasks[learner], strict=True))
+            subject.require(False, f"{what} is {value} at step {step} of an episode in the task {task}")
         played.append(episodes)
     left, _, right = played
     for index, (name, low, high) in enumerate(zip(space.names, space.low, space.high, strict=True)):
