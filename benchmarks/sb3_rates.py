@@ -238,7 +238,7 @@ def run(job: Job) -> dict[str, Any]:
     if learned is not None:
         for hook in ("_on_rollout_start", "_on_step", "_on_rollout_end"):
             setattr(learned, hook, with_clock(getattr(learned, hook), measuring))
-        learned.rates.__dict__["proposed"] = with_clock(learned.rates.proposed, proposing)  # a frozen class
+        learned.rates.__dict__["chosen"] = with_clock(learned.rates.chosen, proposing)  # a frozen class
     callbacks, steps = CallbackList([watch, *([learned] if learned else [])]), job.updates * num_envs * agent.n_steps
     _, took = timed(lambda: agent.learn(steps, callback=callbacks))
     found = {"curve": watch.curve, "score": float(np.mean(watch.curve)), "seconds": took.wall, **job._asdict()}

@@ -1,7 +1,7 @@
 """Every benchmark runs at its smallest size, and one that was stopped resumes."""
 
 import json
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,13 +43,7 @@ def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(str(FOLDER))
     import sb3_rates
 
-    made = []
-
-    class InThisProcess:
-        def submit(self, function, job):
-            future = Future()
-            future.set_result(function(job))
-            return future
+    made, one_by_one = [], ThreadPoolExecutor(1)
 
     monkeypatch.setattr(sb3_rates, "run", lambda job: made.append(job) or {"score": len(made), **job._asdict()})
     loop = sb3_rates.loop_of("pendulum", "preset")
@@ -58,11 +52,11 @@ def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch)
     assert len({each.digest for each in (loop, *others)}) == 6
     job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "ppo-classic", "preset", 30, "first fit", loop.digest)
     kept = tmp_path / "kept.jsonl"
-    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, InThisProcess())] == [1, 1]
+    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, one_by_one)] == [1, 1]
     with kept.open("a") as file:
         file.write('{"score": 7, "fam')  # stopped
     refitted, changed = job._replace(fingerprint="second fit"), job._replace(digest="another preset")
-    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, InThisProcess())] == [1, 2, 3]
+    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, one_by_one)] == [1, 2, 3]
     assert made == [job, refitted, changed]
     assert sorted(json.loads(line)["score"] for line in kept.read_text().splitlines()) == [1, 2, 3]
 
@@ -130,13 +124,8 @@ def test_the_study_holds_hyperparameters_and_joins_seeds(tmp_path, monkeypatch, 
         gains = {"fixed": 10.0, "kl-adaptive": 8.0, "constant": 11.0, "schedule": 12.0}
         areas = {name: (first + gain + noise - noise.mean()).tolist() for name, gain in gains.items()}
         methods = {name: {"area": area, "last": area, "steps": 5.0} for name, area in areas.items()}
-        part = {
-            "first": first.tolist(),
-            "methods": methods,
-            "selected": "schedule",
-            "curves": {"budget": [], "stepsize": []},
-        }
-        part["cost"] = {"search_steps": 1.0, "seconds": 1.0}
+        part = {"first": first.tolist(), "methods": methods, "selected": "schedule"}
+        part |= {"curves": {"budget": [], "stepsize": []}, "cost": {"search_steps": 1.0, "seconds": 1.0}}
         (tmp_path / f"pendulum-update-{seed}-levels.json").write_text(json.dumps(part))
     update_study.join(SimpleNamespace(out=tmp_path))
     found = json.loads((tmp_path / "study.json").read_text())["pendulum-update"]

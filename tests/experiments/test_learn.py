@@ -9,26 +9,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep.cli import app
-from metastep.envs import pendulum
+from metastep.envs import classic
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments import learn
 from metastep.experiments.config import load
-from metastep.experiments.run import Run
 from metastep.fqi import load_model
+from tests.cli.test_cli import invoke, refused
 from tests.rules.test_learning import TINY
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory) -> Path:
+@pytest.fixture
+def fitted(runs) -> Path:
     """The folder of a tiny run with a model of PPO's learning rate."""
-    folder = Run.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
-    folder.learn()
-    return folder.path
+    return runs[0].path
 
 
 def read(folder: Path) -> list[dict[str, str]]:
@@ -36,10 +32,9 @@ def read(folder: Path) -> list[dict[str, str]]:
 
 
 def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
-    run = CliRunner()
     out = tmp_path / "learned"
-    command = ["learn", str(fitted), "--task", "mass=1.2, length=0.8", "--out", str(out), "--device", "cpu"]
-    shown = run.invoke(app, command, catch_exceptions=False)
+    command = ["learn", fitted, "--task", "mass=1.2, length=0.8", "--out", out, "--device", "cpu"]
+    shown = invoke(*command)
     assert shown.exit_code == 0, shown.output
     assert f"policy: {out / 'policy.safetensors'}" in shown.stdout
     rows = read(out)
@@ -53,23 +48,26 @@ def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
     arrays, metadata = storage.read_tensors(out / "policy.safetensors")
     task = metadata["learned"]["task"]
     assert task["mass"] == pytest.approx(1.2)
-    space = pendulum.Pendulum().context_space
+    space = classic.Pendulum().context_space
     middle = dict(zip(space.names, np.add(space.low, space.high) / 2, strict=True))
     assert task["gravity"] == pytest.approx(middle["gravity"])
     assert np.concatenate([arrays[name].ravel() for name in arrays if name != "theta"]).size == arrays["theta"].size
 
-    printed = run.invoke(app, ["evaluate", str(out), "--episodes", "5", "--device", "cpu"], catch_exceptions=False)
+    printed = invoke("evaluate", out, "--episodes", "5", "--device", "cpu")
     assert printed.exit_code == 0, printed.output
     assert "mass = 1.2" in printed.stdout
     assert "5 episodes" in printed.stdout
-    before = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".safetensors", ".csv")}
-    run.invoke(app, command, catch_exceptions=False)
-    assert {path.name: path.read_bytes() for path in out.iterdir() if path.name in before} == before
+    before = {path: path.read_bytes() for path in out.iterdir() if path.suffix in (".safetensors", ".csv")}
+    assert invoke(*command).exit_code == 0
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
-    model = load_model(fitted)
+    model, budgets, grow = load_model(fitted), [], learn.grow
     learn.learn(model, "", tmp_path / "whole")
+    monkeypatch.setattr(
+        learn, "grow", lambda mdp, *args, **more: budgets.append(mdp.budget) or grow(mdp, *args, **more)
+    )
     monkeypatch.setattr(learn, "_SECONDS_BETWEEN_PARTS", 0.0)
 
     left = iter([1, 0])
@@ -88,21 +86,14 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with pytest.raises(InputError, match="was started with seed = 0, which is now 4"):
         learn.learn(model, "", tmp_path / "stopped", seed=4)
-
-
-def test_the_model_sees_how_many_updates_there_are(fitted, tmp_path, monkeypatch):
-    budgets, grow = [], learn.grow
-    monkeypatch.setattr(
-        learn, "grow", lambda mdp, *args, **more: budgets.append(mdp.budget) or grow(mdp, *args, **more)
-    )
-    learn.learn(load_model(fitted), "", tmp_path / "short", num_updates=1, family="pendulum")
-    assert budgets == [1]
+    learn.learn(model, "", tmp_path / "short", num_updates=1, family="pendulum")
+    assert budgets == [3, 3, 1]  # the model sees how many updates there are
 
 
 def test_families_are_named_with_or_without_their_module(fitted):
     model = load_model(fitted)
     own, other = (load(preset, "quick", TINY).to_dict() for preset in ("pendulum-ppo", "mountaincar-ppo"))
-    own["env"]["name"] = f"{pendulum.__name__}:pendulum"
+    own["env"]["name"] = f"{classic.__name__}:pendulum"
 
     def experiment_of(family, **configuration):
         record = dataclasses.replace(model.record, configuration=configuration)
@@ -140,12 +131,11 @@ def test_files_that_are_not_policies_are_refused(fitted, tmp_path):
 
 
 def test_what_does_not_belong_to_the_folder_is_refused(fitted, whole, tmp_path):
-    mixed, words = tmp_path / "mixed", ["--device", "cpu"]
+    mixed = tmp_path / "mixed"
     shutil.copytree(fitted, mixed)
     shutil.copy(whole.model_file, mixed)
-    shown = CliRunner().invoke(app, ["learn", str(mixed), "--out", str(tmp_path / "new"), *words])
-    assert shown.exit_code == 2
-    assert "model.safetensors was fitted with " in shown.stderr
+    sentence = refused(invoke("learn", mixed, "--out", tmp_path / "new", "--device", "cpu"))
+    assert "model.safetensors was fitted with " in sentence
     assert not (tmp_path / "new").exists()
     for seed in (0, 1):
         learn.learn(load_model(fitted), "", tmp_path / f"{seed}", seed=seed, num_updates=1)

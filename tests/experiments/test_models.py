@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import metastep
-from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments import run as run_module
 from metastep.experiments import stages
@@ -19,7 +18,7 @@ from metastep.experiments.run import Run, start_run
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from tests.cli.test_cli import invoke
-from tests.experiments.test_checking import problems
+from tests.experiments.test_checking import problems, reseal
 from tests.experiments.tiny import TINY
 
 SMALL = (
@@ -62,16 +61,10 @@ def done(tmp_path_factory) -> Run:
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("models.metastep.meta.stepsize_hihg=1", r"models\.metastep\.meta\.stepsize_hihg: is not a setting, did you"),
-        (
-            "models.metastep.meta.stepsize_low=0.0",
-            r"models\.metastep\.meta\.stepsize_low: 0.0 must be positive on a di",
-        ),
-        ("compare.methods.metastep.model=other", r"models: .other. is not one of this experiment.s, metastep"),
-        (
-            "compare.methods.fixed.stepsize_scale=log",
-            r"compare\.methods\.fixed: meta\.stepsize_low: 0.0 must be positive",
-        ),
+        ("models.metastep.meta.stepsize_hihg=1", r"^models\.metastep\.meta\.stepsize_hihg: is not a setting, did you"),
+        ("models.metastep.meta.stepsize_low=0.0", r"^models\.metastep\.meta\.stepsize_low: 0.0 must be positive on"),
+        ("compare.methods.metastep.model=other", "models: 'other' is not one of this experiment's, metastep"),
+        ("compare.methods.fixed.stepsize_scale=log", r"^compare\.methods\.fixed: meta\.stepsize_low: 0.0 must be"),
     ],
 )
 def test_models_that_cannot_be_are_named(override, sentence):
@@ -137,7 +130,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     assert not (far[:, 0] == greedy[:, 0]).all()
 
 
-@pytest.mark.parametrize("moment", [1, 3, 5])
+@pytest.mark.parametrize("moment", [2, 5])
 def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatch, moment):
     folder = make(tmp_path / "run")
     calls, save, write = itertools.count(1), stages.save_model, run_module.collection.DatasetWriter.add
@@ -174,16 +167,12 @@ def test_a_model_of_another_round_or_run_is_found(done, tmp_path):
 
 
 def test_deleted_rounds_and_times_are_missed_unless_the_data_were_copied(done, tmp_path):
-    folder, model = tmp_path / "run", Path("models", "metastep")
+    folder = tmp_path / "run"
     shutil.copytree(done.path, folder)
-    for name in ("rounds/1.safetensors", "rounds/2.safetensors", "times.json"):
-        (folder / model / name).unlink()
-    missing = [
-        "models/metastep/rounds/1.safetensors",
-        "models/metastep/rounds/2.safetensors",
-        "models/metastep/times.json",
-    ]
-    assert problems(folder) == dict.fromkeys(missing, "is missing.")
+    names = ("rounds/1.safetensors", "rounds/2.safetensors", "times.json")
+    for name in names:
+        (folder / "models" / "metastep" / name).unlink()
+    assert problems(folder) == dict.fromkeys((f"models/metastep/{name}" for name in names), "is missing.")
     settings = {"overrides": [*TINY, *SMALL, "collect.rounds=2"], "command": "metastep run nav2d"}
     first = start_run("nav2d", "quick", tmp_path / "first", **settings)
     first.collect()
@@ -205,13 +194,11 @@ def test_deleted_rounds_and_times_are_missed_unless_the_data_were_copied(done, t
 def test_a_file_does_not_run_the_modules_that_menus_and_models_name(done, tmp_path, monkeypatch, settings):
     (tmp_path / "planted_module.py").write_text("import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    record = storage.read_json(done.path / "config.json")
-    for section, changes in settings.items():
-        record["experiment"][section] = record["experiment"][section] | changes
-    folder = tmp_path / "run"
+    folder, known = tmp_path / "run", done.config.to_dict()
     folder.mkdir()
-    record.pop("checksum")
-    storage.write_json(folder / "config.json", storage.sealed(record))
+    shutil.copy(done.path / "config.json", folder)
+    changed = {section: known[section] | changes for section, changes in settings.items()}
+    reseal(folder / "config.json", experiment=known | changed)
     for verb in ("fit", "compare", "report", "check", "inspect"):
         result = invoke(verb, folder)
         assert result.exit_code != 0, verb

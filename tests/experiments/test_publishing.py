@@ -15,24 +15,9 @@ from metastep.experiments.config import list_presets, load
 from metastep.experiments.publishing import pooled
 from metastep.experiments.run import Run
 from metastep.fqi import load_model, recorded_model
+from tests.disk import watch
+from tests.experiments.conftest import SVG
 from tests.rules.test_learning import TINY
-
-SVG = "<svg onload=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[Run]:
-    """Tiny runs of two families."""
-    path = tmp_path_factory.mktemp("families")
-    folders = []
-    hostile = [*TINY, f'compare.methods.kl-adaptive.label="{SVG} [x](javascript:x) `|"']
-    for preset in ("pendulum-ppo", "mountaincar-ppo"):
-        folders.append(
-            Run.create(path / preset, load(preset, "quick", hostile), command=f"metastep run {preset}\n```\n{SVG}")
-        )
-        folders[-1].learn()
-    folders[0].compare()  # one of the two has scores
-    return folders
 
 
 def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
@@ -42,11 +27,9 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
     whole, packed = load_model(runs[0].path), load_model(tmp_path / "tiny.safetensors")
     assert packed.record.setting == whole.record.setting
     card, selected = (tmp_path / "tiny.md").read_text(), f"selected on {runs[0].config.selection.num_tasks} validation"
-    for words in ("| pendulum | mass", "metastep run pendulum-ppo", "| step | 3e-05 | 0.03 | log |", selected):
-        assert words in card
     scores = "## Scores on pendulum\n\n3 test tasks, with 95 % intervals."
-    for words in ("Simulated on cpu (", scores, "| linear annealing | "):
-        assert words in card
+    trained = "| pendulum | mass", "| step | 3e-05 | 0.03 | log |", "Simulated on cpu ("
+    assert [words for words in (*trained, selected, scores, "| linear annealing | ") if words not in card] == []
     assert "| &#60;svg onload=alert(1)> [x]&#40;javascript:x) &#96;&#124; |" in card  # a label is text
     assert f"````\nmetastep run pendulum-ppo\n```\n{SVG}\n" in card
     first = (tmp_path / "tiny.safetensors").read_bytes()
@@ -83,20 +66,15 @@ def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tm
     """Before the model nothing has changed; after it, the old card beside the new model is refused."""
     whole = publishing.publish(runs[1:], "tiny", tmp_path / "whole")
     card, model = tmp_path / "tiny.md", tmp_path / "tiny.safetensors"
-    replace, link = storage.os.replace, storage.os.link
 
-    def until(name, call):
-        def around(source, target):
-            if Path(target).suffix == name:
+    def stop_at(ending, **options):
+        def around(name, call, *arguments):
+            if name in ("replace", "link") and Path(arguments[1]).suffix == ending:
                 raise KeyboardInterrupt
-            return call(source, target)
+            return call(*arguments)
 
-        return around
-
-    def stop_at(name, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(storage.os, "replace", until(name, replace))
-            patch.setattr(storage.os, "link", until(name, link))
+            watch(around, patch.setattr)
             with pytest.raises(KeyboardInterrupt):
                 publishing.publish(runs[1:], "tiny", tmp_path, **options)
 
@@ -112,9 +90,7 @@ def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tm
     with pytest.raises(InputError, match=r"tiny\.safetensors exists already"):
         publishing.publish(runs[1:], "tiny", tmp_path)
     stop_at(".md", trees=1, force=True)
-    with pytest.raises(
-        InputError, match=r"does not belong to the card tiny\.md beside it, which names the SHA-256 \w+"
-    ):
+    with pytest.raises(InputError, match=r"does not belong to the card tiny\.md beside it, which names the SHA-256 "):
         pretrained.load(model)
     publishing.publish(runs[1:], "tiny", tmp_path, trees=1, force=True)
     assert pretrained.load(model).record.regressor.options["trees"] == 1
@@ -129,8 +105,7 @@ def test_what_cannot_be_pooled_or_named(runs, tmp_path):
         pooled([runs[0], runs[0]])
     with pytest.raises(InputError, match="must consist of letters, digits and hyphens"):
         publishing.publish(runs[:1], "../tiny", tmp_path)
-    narrow = load("mountaincar-ppo", "quick", [*TINY, "meta.stepsize_high=0.01"])
-    other = Run.create(tmp_path / "narrow", narrow)
+    other = Run.create(tmp_path / "narrow", load("mountaincar-ppo", "quick", [*TINY, "meta.stepsize_high=0.01"]))
     with pytest.raises(InputError, match="pendulum and mountaincar must have the same space"):
         pooled([runs[0], other])
 

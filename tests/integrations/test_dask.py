@@ -110,13 +110,6 @@ def test_certificates_that_are_refused(certificates, changed, sentence):
         pass
 
 
-def test_an_open_scheduler_is_warned_of(tmp_path, capfd):
-    with scheduler_alone(tmp_path) as address, cluster_at(address):
-        pass
-    said = capfd.readouterr().err
-    assert f"warning: --scheduler: {address} is open, so everyone who reaches it can run code there" in said
-
-
 def test_an_exception_of_a_worker_is_raised_here_and_cores_are_shared(pool):
     with pytest.raises(InputError, match="threads is 0"):
         pool.submit(count_threads, 0).result()
@@ -219,7 +212,7 @@ def scheduler_alone(folder: Path):
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0])
-def test_a_scheduler_that_dies_while_nothing_is_asked_of_it_is_one_sentence(tmp_path, seconds):
+def test_an_open_scheduler_is_warned_of_and_one_that_dies_unasked_is_one_sentence(tmp_path, capfd, seconds):
     words = r"^--scheduler: tcp://\S+ does not answer any more; finished work is kept, and the same command resumes\.$"
 
     def work() -> None:
@@ -230,3 +223,4 @@ def test_a_scheduler_that_dies_while_nothing_is_asked_of_it_is_one_sentence(tmp_
 
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(InputError, match=words):
         work()
+    assert "is open, so everyone who reaches it can run code there" in capfd.readouterr().err

@@ -1,19 +1,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse.linalg
 from jax import Array
 from numpy.typing import NDArray
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep.envs import LQR, CartPole, Step
-from metastep.envs.contexts import ContextSpace
+from metastep.envs import LQR, CartPole
+from metastep.envs.base import Wrapper
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
 from metastep.policies import LinearGaussian, MLPGaussian
 from metastep.rules import NGA
@@ -74,27 +75,14 @@ def damped_solution(fisher: Floats, gradient: Floats, damping: float, kind: str 
     return np.linalg.solve(fisher + ridge[:, None, None] * np.eye(size), gradient[..., None])[..., 0]
 
 
-@dataclass(frozen=True)
-class Wide:
-    """Ten observations and three actions: beyond the sizes up to which sums are written out entry by entry."""
+class Wide(Wrapper):
+    """Ten observations: beyond the number up to which sums are written out entry by entry."""
 
-    context_space: ContextSpace = ContextSpace(("decay",), (0.5,), (0.9,))
-    name: ClassVar[str] = "wide"
-    packages: ClassVar[tuple[str, ...]] = ()
-    num_observations: ClassVar[int] = 10
-    num_actions: ClassVar[int] = 3
-    reset_noise: ClassVar[int] = 10
-    step_noise: ClassVar[int] = 0
+    num_observations = 10
 
-    def reset(self, context: Any, noise: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        return noise
-
-    def observe(self, context: Any, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        return state
-
-    def step(self, context: Any, state: Any, action: tuple[jax.Array, ...], noise: tuple[jax.Array, ...]) -> Step:
-        after = tuple(context.decay * value + 0.1 * action[index % 3] for index, value in enumerate(state))
-        return Step(after, after[0] - jnp.abs(after[1]), after[2] > 1.0)
+    def observe(self, context: Any, state: Any) -> tuple[Array, ...]:
+        x, y = self.env.observe(context, state)
+        return x, y, *(wave for k in range(1, 5) for wave in (jnp.sin(k * x), jnp.cos(k * y)))
 
 
 @pytest.mark.parametrize(
@@ -106,13 +94,10 @@ class Wide:
 )
 def test_streaming_with_the_closed_form_and_trajectories_with_conjugate_gradient_agree(name, baseline, damping, kind):
     """With each other, and with plain NumPy in float64 from the same trajectories."""
+    rollout = make_rollout("nav2d" if name == "wide" else name, baseline)
     if name == "wide":
-        rollout = Rollout(Wide(), LinearGaussian(10, 3, 0.7), num_episodes=20, horizon=8)
-        theta = 0.1 * jax.random.normal(jax.random.key(0), (2, 33), jnp.float32)
-        learners = theta, jnp.asarray([[0.5], [0.9]], jnp.float32), jax.random.key(1)
-    else:
-        rollout = make_rollout(name, baseline)
-        learners = draw_learners(rollout, 3)
+        rollout = replace(rollout, env=Wide(rollout.env), policy=LinearGaussian(10, 2, 0.7))
+    learners = draw_learners(rollout, 3)
     expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
     natural = damped_solution(expected.fisher, expected.gradient, damping, kind)
     for fisher in ("closed", "cg"):
@@ -150,18 +135,6 @@ def test_conjugate_gradient_for_a_network_solves_with_the_dense_fisher_matrix() 
         assert relative_error(estimate.natural_gradient[learner][None], expected).max() < 1e-3
 
 
-def plain_conjugate_gradient(matrix: Floats, right: Floats, iterations: int) -> Floats:
-    """As textbooks have it, in float64."""
-    solution, residual, direction = np.zeros_like(right), right.copy(), right.copy()
-    for _ in range(iterations):
-        image = matrix @ direction
-        energy = residual @ residual
-        length = energy / (direction @ image)
-        solution, residual = solution + length * direction, residual - length * image
-        direction = residual + residual @ residual / energy * direction
-    return solution
-
-
 @pytest.mark.parametrize("iterations", [1, 2, 10])
 def test_truncated_conjugate_gradient_stops_after_so_many_steps(iterations: int) -> None:
     rollout = make_rollout("nav2d")  # two actions: one iteration for both, on the matrix of two equal blocks
@@ -171,7 +144,7 @@ def test_truncated_conjugate_gradient_stops_after_so_many_steps(iterations: int)
     expected = reference.estimate(rollout, Estimator(rollout).trajectories(*learners))
     for learner in range(3):
         matrix = expected.fisher[learner] + 0.01 * np.eye(expected.fisher.shape[-1])
-        solved = plain_conjugate_gradient(matrix, expected.gradient[learner], min(iterations, 3))
+        solved, _ = scipy.sparse.linalg.cg(matrix, expected.gradient[learner], rtol=0.0, maxiter=min(iterations, 3))
         assert relative_error(estimate.natural_gradient[learner][None], solved[None]).max() < 2e-3
     exact = Estimator(rollout, "closed", damping=0.01, damping_kind="absolute")(*learners).natural_gradient
     apart = relative_error(estimate.natural_gradient, exact).max()

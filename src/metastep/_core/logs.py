@@ -35,16 +35,14 @@ class CSVLog:
         if self._last is None or update <= self._last:
             rows = self._rows() if update else []
             self._columns = rows[0] if rows else columns
-            # no torn last one
-            whole = [row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()]
+            whole = [
+                row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()
+            ]  # no torn last one
             kept = [row for row in whole if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:
             raise InputError(f"File {self.path} has the columns {', '.join(self._columns)}, not {', '.join(columns)}.")
-        with (
-            or_refuse(f"File {self.path} cannot be written"),
-            open(self.path, "a", encoding="utf-8", newline="") as file,
-        ):
+        with or_refuse(f"File {self.path} cannot be written"), self.path.open("a", encoding="utf-8") as file:
             file.write(to_csv([[update, *numbers.values()]]))
         self._last = update
 

@@ -148,13 +148,10 @@ def report(work: int, amount: float) -> None:
 
 def call_with(listener: Listener | None, cores: int, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
     """Make a call that reports to a listener and may use some cores, at least one."""
-
-    def call() -> Any:
-        _listener.set(listener)
-        _share.set(max(1, cores))
-        return function(*arguments)
-
-    return copy_context().run(call)
+    context = copy_context()
+    context.run(_listener.set, listener)
+    context.run(_share.set, max(1, cores))
+    return context.run(function, *arguments)
 
 
 def patience(cores: int) -> float:

@@ -43,10 +43,11 @@ def _start(
     allow_imports: frame.ImportsOption = False,
 ) -> Any:
     """Create a run and record the command, or resume one, also by its folder."""
+    from metastep.experiments.config import list_presets
     from metastep.experiments.run import start_run
 
     settings: dict[str, Any] = {"seed": seed, "overrides": overrides, "tasks": tasks, "data": data}
-    if (Path(source) / "config.json").exists():
+    if source not in list_presets() and (Path(source) / "config.json").exists():
         if yes or any(each is not None for each in (out, scale, *settings.values())):
             raise InputError(f"{stage}: {source} is a run, whose settings stay; give neither --out nor other settings.")
         return _open(Path(source), allow_imports)

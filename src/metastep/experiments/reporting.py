@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 _STARTS = 128  # first observations over which the map of step sizes is averaged
 
 
-def write_report(run: Run, command: str = "") -> Path:
-    """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from the stages' results.
-
-    `command` is shown where the folder was created without one.
-    """
+def write_report(run: Run) -> Path:
+    """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from the stages' results."""
     with run.writing():
         config, models = run.config, [run.of_model(model) for model in run.models_needed]
         needed = {own.model_file: "fit" if own.config.learner == "fitted-q" else "search" for own in models}
@@ -60,7 +57,7 @@ def write_report(run: Run, command: str = "") -> Path:
                 fitted[spec.name] = tables.Fitted(model, validation, *seen, own.config.to_dict(), place, seconds)
         findings = tables.Findings(
             name=config.env.name.rpartition(":")[2],
-            command=repeating(run) or command,
+            command=repeating(run),
             config=config.to_dict(),
             comparison=run.comparison,
             context_space=envs.make(config.env.name, **config.env.options).context_space,
