@@ -55,7 +55,7 @@ def check(found: dict[str, Any]) -> None:
         (partial(inputs.configurations, runs=0.0), 100),
         (inputs.commands, 60),
         (partial(kills.campaign, "run"), 1),
-        (steppers.campaign, 150),
+        (steppers.campaign, 100),
     ],
     ids=["mutations", "configurations", "commands", "kills", "steppers"],
 )

@@ -1,64 +1,22 @@
 """Hostile files, names and environments: one sentence each, never a traceback, a hang or markup that runs."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.envs.contexts import ContextSpace, load_tasks
 from metastep.experiments.config import load
 from metastep.experiments.reporting import print_comparison
-from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
-from metastep.mdp.history import History
 from tests.cli.test_cli import invoke, refused
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.processes import metastep as forked
 from tests.processes import own, unprivileged
 
 METASTEP = [sys.executable, "-m", "metastep"]
-
-
-@pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
-    writer = DatasetWriter(tmp_path / "data", Layout(("x",), {"theta": 1}, 1, 2, 1), {}, seed=0, device="cpu")
-    for block in sorted(writer.problems()):
-        ones = np.ones((2, 1), np.float32)
-        features = {"theta": np.ones((2, 1, 1), np.float32)}
-        writer.add(block, History(ones[:1], ones, ones > 2, ones, np.ones((1, 1, 1), np.float32), features))
-    return writer.finish()
-
-
-MISSING = object()
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        *((name, MISSING) for name in ("layout", "config", "environment")),
-        ("layout.block_size", 0),
-        ("layout.num_learners", 10**12),
-        ("layout.features", {"theta": 0}),
-        ("layout.extra", 1),
-        *(("blocks", value) for value in ([], ["0" * 64], [1, 2], "both")),
-        ("environment", {"python": 3}),
-    ],
-)
-def test_a_manifest_with_a_valid_checksum_is_not_believed(dataset, place, value):
-    path = dataset.folder / "manifest.json"
-    content = {name: value for name, value in json.loads(path.read_text()).items() if name != "checksum"}
-    table, _, name = place.rpartition(".")
-    inner = content[table] if table else content
-    inner.pop(name, None)
-    inner |= {} if value is MISSING else {name: value}
-    storage.write_json(path, storage.sealed(content))
-    with pytest.raises(InputError, match=r"^File .*manifest\.json is not a whole manifest: .*\.$"):
-        Dataset.open(dataset.folder)
 
 
 def test_names_of_methods_are_text_in_a_terminal(capsys):

@@ -87,8 +87,6 @@ def test_every_module_has_a_place_in_the_order():
 @pytest.mark.parametrize(
     ("own", "source", "is_wrong"),
     [
-        ("policies", "from metastep._core.errors import InputError", False),
-        ("simulation", "import metastep.rules as updates", True),
         ("simulation", "def late():\n    from metastep.mdp.loop import run", True),
         ("envs", "from . import base\nfrom .base import Env", False),
         ("envs", "from ..simulation import rollouts", True),

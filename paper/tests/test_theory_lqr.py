@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.envs.lqr import LQR
+from metastep.envs.small import LQR
 from paper.theory.constants import Bounds, per_coordinate
 from paper.theory.lqr import (
     LinearQuadratic,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from metastep.envs.nav2d import Nav2D
+from metastep.envs.small import Nav2D
 from metastep.experiments.coverage import Difference, known_constant, return_differences
 from metastep.policies import LinearGaussian
 from metastep.report.document import write_picture

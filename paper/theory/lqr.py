@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metastep.envs.lqr import LQR
+from metastep.envs.small import LQR
 from paper.theory.constants import CmdpConstants, Constants, Floats
 from paper.theory.policy import MEAN_ABSOLUTE_TWO_POINT, LinearPolicy, policy_constants
 from paper.theory.policy import spectral_norm as _norm

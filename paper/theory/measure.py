@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 
 from metastep.envs.base import Context, Env, State, Step, Wrapper
 from metastep.envs.contexts import ContextSpace
-from metastep.envs.lqr import LQR
-from metastep.envs.nav2d import Nav2D
+from metastep.envs.small import LQR, Nav2D
 from metastep.experiments.coverage import Z_99, Difference, context_pairs, paired_difference, return_differences
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout, trajectories

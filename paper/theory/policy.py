@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metastep.envs.nav2d import Nav2D
+from metastep.envs.small import Nav2D
 from paper.theory.constants import CmdpConstants, Constants, Floats, Number, PolicyConstants, ScoreConstants, times
 
 # E|z| of a standard normal, and of the two-point law z = ±1 that stands in for it on LQR (paper.theory.lqr).

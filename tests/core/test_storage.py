@@ -3,10 +3,8 @@
 import errno
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -201,20 +199,6 @@ def test_only_temporary_files_of_dead_writers_are_leftovers(tmp_path, monkeypatc
         (tmp_path / name).write_bytes(b"")
     storage.remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "file"])
-
-
-def test_of_many_creators_exactly_one_succeeds(tmp_path):
-    for attempt in range(5):
-        path, barrier = tmp_path / f"file-{attempt}", threading.Barrier(8)
-
-        def create(number, path=path, barrier=barrier):
-            barrier.wait()
-            return storage.write_atomically(path, b"%d" % number, overwrite=False)
-
-        with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(create, range(8)))
-        assert results.count(True) == 1
-        assert path.read_bytes() == b"%d" % results.index(True)
 
 
 def test_folders_are_made_with_their_parents_if_there_is_space(tmp_path):

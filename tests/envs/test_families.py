@@ -12,9 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastep._core.errors import InputError
 from metastep.envs import LQR, CartPole, Minigolf, Nav2D, Step, SwingUp
 from metastep.envs.cartpole import CartPoleState
-from metastep.envs.lqr import Point
-from metastep.envs.minigolf import Ball
-from metastep.envs.nav2d import Position
+from metastep.envs.small import Ball, Point, Position
 
 Floats = NDArray[np.float64]
 STATES = {CartPole: CartPoleState, SwingUp: CartPoleState, Minigolf: Ball, Nav2D: Position, LQR: Point}

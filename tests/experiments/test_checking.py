@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from metastep._core import storage
+from metastep._core.errors import InputError
 from metastep._core.storage import writing
 from metastep.experiments.reporting import write_report
 from metastep.experiments.run import Run
+from metastep.mdp.dataset import Dataset
 from tests.cli.test_cli import invoke, refused
 
 
@@ -42,10 +44,33 @@ def flipped(path: Path) -> None:
 
 
 def reseal(path: Path, **changes: object) -> None:
-    """Change entries of a record on purpose."""
+    """Change entries of a record on purpose, or remove those that become `...`; NAME__ENTRY is one of a table."""
     content = json.loads(path.read_text())
-    del content["checksum"]
-    storage.write_json(path, storage.sealed(content | changes))
+    for place, value in (changes | {"checksum": ...}).items():
+        table, _, name = place.rpartition("__")
+        inner = content[table] if table else content
+        inner.pop(name, None)
+        inner |= {} if value is ... else {name: value}
+    storage.write_json(path, storage.sealed(content))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: ...} for name in ("layout", "config", "environment")),
+        *({"layout__block_size": 0}, {"layout__num_learners": 10**12}, {"layout__features": {"theta": 0}}),
+        *({"layout__extra": 1}, {"environment": {"python": 3}}),
+        *({"blocks": value} for value in ([], ["0" * 64], [1, 2], "both")),
+    ],
+    ids=str,
+)
+def test_a_manifest_with_a_valid_checksum_is_not_believed(
+    whole: Run, tmp_path: Path, change: dict[str, object]
+) -> None:
+    shutil.copy(whole.data_folder / "manifest.json", tmp_path)
+    reseal(tmp_path / "manifest.json", **change)
+    with pytest.raises(InputError, match=r"^File .*manifest\.json is not a whole manifest: .*\.$"):
+        Dataset.open(tmp_path)
 
 
 NAMES = ["config.json", "data/manifest.json", "data/block-00001.safetensors", "model.safetensors", "report.json"]

@@ -7,7 +7,7 @@ import pytest
 
 from metastep import InputError
 from metastep.envs import make
-from metastep.envs.nav2d import Nav2D
+from metastep.envs.small import Nav2D
 from metastep.experiments.config import load
 from metastep.experiments.coverage import (
     Z_99,

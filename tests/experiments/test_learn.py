@@ -16,18 +16,15 @@ from metastep.envs import classic
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments import learn
 from metastep.experiments.config import load
-from metastep.experiments.run import Run
 from metastep.fqi import load_model
 from tests.cli.test_cli import invoke, refused
 from tests.rules.test_learning import TINY
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory) -> Path:
+@pytest.fixture
+def fitted(runs) -> Path:
     """The folder of a tiny run with a model of PPO's learning rate."""
-    folder = Run.create(tmp_path_factory.mktemp("ppo") / "run", load("pendulum-ppo", "quick", TINY))
-    folder.learn()
-    return folder.path
+    return runs[0].path
 
 
 def read(folder: Path) -> list[dict[str, str]]:

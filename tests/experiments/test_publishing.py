@@ -16,22 +16,8 @@ from metastep.experiments.publishing import pooled
 from metastep.experiments.run import Run
 from metastep.fqi import load_model, recorded_model
 from tests.disk import watch
+from tests.experiments.conftest import SVG
 from tests.rules.test_learning import TINY
-
-SVG = "<svg onload=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[Run]:
-    """Tiny runs of two families."""
-    path, folders = tmp_path_factory.mktemp("families"), []
-    hostile = [*TINY, f'compare.methods.kl-adaptive.label="{SVG} [x](javascript:x) `|"']
-    for preset in ("pendulum-ppo", "mountaincar-ppo"):
-        config, command = load(preset, "quick", hostile), f"metastep run {preset}\n```\n{SVG}"
-        folders.append(Run.create(path / preset, config, command=command))
-        folders[-1].learn()
-    folders[0].compare()  # one of the two has scores
-    return folders
 
 
 def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from metastep import envs
 from metastep._core.errors import InputError
 from metastep.envs import LQR, Env
 from metastep.envs.cartpole import CartPoleState
-from metastep.envs.nav2d import Position
+from metastep.envs.small import Position
 from metastep.policies import LinearGaussian, Policy
 from metastep.simulation.rollouts import Rollout, discounted_returns, stream, sums_of, trajectories
 from tests.reference import CASES, draw_learners, make_rollout, relative_error

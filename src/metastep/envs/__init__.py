@@ -10,9 +10,7 @@ from metastep.envs.classic import Acrobot, MountainCar, Pendulum
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host import HostEnv
-from metastep.envs.lqr import LQR
-from metastep.envs.minigolf import Minigolf
-from metastep.envs.nav2d import Nav2D
+from metastep.envs.small import LQR, Minigolf, Nav2D
 
 # The context space has a setting of its own, and no value that a file could hold.
 REGISTRY: Registry[Env | HostEnv] = Registry("env.name", "env.options", hidden=("context_space",))

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from metastep.envs.contexts import ContextSpace, load_tasks
-from metastep.envs.nav2d import Nav2D
+from metastep.envs.small import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes

@@ -79,13 +79,8 @@ def learn(
 ) -> Learned:
     """Train a policy on a task of the model's family, or continue where an earlier call was stopped.
 
-    Args:
-        model, family: a fitted model, and the family of the task where the model was fitted on several.
-        task: like `"mass=1.2,length=0.7"`; a coordinate that is not named is in the middle of its range.
-        folder: for the results; new, empty or of the same call.
-        seed, num_updates: of everything random; updates to make, by default as many as the model's experiment compares.
-        command, tracker: for the report; receives progress.
-        allow_imports: whether modules that the model's record names may be imported.
+    A coordinate that `task`, like `"mass=1.2,length=0.7"`, does not name is in the middle of its range; `family` is that of the
+    task where the model was fitted on several. By default there are as many updates as the model's experiment compares.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
@@ -197,7 +192,7 @@ def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = Fa
     experiments = {config.env.name: config for config in map(parse, recorded)}
     # Of `module:name` the name is enough.
     named = [name for name in experiments if family in (name, name.rpartition(":")[2])]
-    named = [*experiments] if not family and len(experiments) == 1 else named
+    named = [*experiments] if not family else named
     if len(named) != 1:
         raise not_registered("--family", family, [*experiments], "is not one of the model's")
     config = experiments[named[0]]

@@ -10,8 +10,6 @@ import numpy as np
 from metastep._core.errors import InputError
 
 NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
-_SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE = 0.0001, 0.9999  # MuJoCo's mjMINIMP and mjMAXIMP
-_FLOOR = 0  # the geom
 
 
 class Point(NamedTuple):
@@ -28,7 +26,7 @@ class Impedance(NamedTuple):
     most: float
     width: float
     middle: float
-    power: float | int  # an int where it is one: products are cheaper than powers
+    power: int
     stiffness: float
     damping: float
 
@@ -88,12 +86,10 @@ def load_model() -> Any:
 
 def _impedance(solref: Any, solimp: Any, timestep: float) -> Impedance:
     least, most, width, middle, power = map(float, solimp)
-    least, most, middle = np.clip((least, most, middle), _SMALLEST_IMPEDANCE, _LARGEST_IMPEDANCE).tolist()
+    least, most, middle = np.clip((least, most, middle), 0.0001, 0.9999).tolist()  # mjMINIMP, mjMAXIMP
     duration, damping_ratio = max(float(solref[0]), 2.0 * timestep), float(solref[1])
     stiffness = 1.0 / (most * duration * damping_ratio) ** 2
-    power = max(power, 1.0)
-    power = int(power) if power.is_integer() else power
-    return Impedance(least, most, width, middle, power, stiffness, 2.0 / (most * duration))
+    return Impedance(least, most, width, middle, int(power), stiffness, 2.0 / (most * duration))
 
 
 def _point(vector: Any) -> Point:
@@ -139,14 +135,14 @@ def read_model() -> Cheetah:
             )
         )
     spheres = []
-    for geom in range(1, model.ngeom):
+    for geom in range(1, model.ngeom):  # the first one is the floor
         axis = _rotation(model.geom_quat[geom])[:, 2] * model.geom_size[geom, 1]
-        friction = float(max(model.geom_friction[[_FLOOR, geom], 0]))
+        friction = float(max(model.geom_friction[[0, geom], 0]))
         body = int(model.geom_bodyid[geom])
         inverse_weight = float(model.body_invweight0[[0, body], 0].sum())
         # The four rows of a pyramid have the regularisation of its first row times 2 mu^2.
         weight = 2.0 * friction**2 * (1.0 + friction**2) * inverse_weight
-        solref, solimp = (mix[[_FLOOR, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
+        solref, solimp = (mix[[0, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
         impedance = _impedance(solref, solimp, model.opt.timestep)
         for sign in (1.0, -1.0):
             centre = _point(model.geom_pos[geom] + sign * axis)
