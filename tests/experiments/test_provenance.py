@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def edited(file: Path, **changes: Any) -> None:
-    """Change a comparison, or what it says that it was made from."""
-    found = load(file)
-    made_from = found.made_from | changes.pop("made_from", {})
-    save(file, dataclasses.replace(found, made_from=made_from, **changes))
-
-
-def every_stage(folder: Run) -> list[Callable[[], object]]:
-    of_run = partial(fit_and_select, folder), partial(write_report, folder)
-    return [*of_run, partial(inspect_path, folder.path), folder.compare]
+STAGES: dict[str, Callable[[Run], object]] = {"fit": fit_and_select, "report": write_report, "compare": Run.compare}
+STAGES |= {"inspect": lambda run: inspect_path(run.path)}
 
 
 def test_data_of_other_later_settings_are_taken_over(whole: Run, tmp_path: Path) -> None:
@@ -108,67 +100,65 @@ def test_a_model_of_another_run_is_refused(run: Run, tmp_path: Path, change: str
         shutil.copy(file, run.path)
     for file in (run.comparison_file, run.result_file("metafqi")):
         file.unlink()
-    for stage in every_stage(run)[:1] + every_stage(run)[2:]:
+    for stage in ("fit", "inspect", "compare"):
         with pytest.raises(InputError, match=rf"^File .*/model\.safetensors {words}; put back the file of this run"):
-            stage()
+            STAGES[stage](run)
 
 
-def test_a_model_of_other_data_is_refused(run: Run) -> None:
+def changed(name: str, source: str = "", gone: str = "", shift: float = 0.0, **made_from: str) -> Callable[[Run], None]:
+    """Change what a comparison holds or was made from, after it was copied from another; remove a further one."""
+
+    def spoil(run: Run) -> None:
+        file = run.path / f"{name}.safetensors"
+        found = load(run.path / f"{source}.safetensors" if source else file)
+        save(file, dataclasses.replace(found, returns=found.returns + shift, made_from=found.made_from | made_from))
+        (run.path / f"{gone}.safetensors").unlink(missing_ok=True)
+
+    return spoil
+
+
+def other_data(run: Run) -> None:
     reseal(run.data_folder / "manifest.json", environment=run.dataset.environment | {"device": "another"})
-    for stage in every_stage(run)[:3]:
-        with pytest.raises(InputError, match=r"model\.safetensors was made from another data \("):
-            stage()
+
+
+def other_model(run: Run) -> None:
+    run.comparison_file.unlink()
+    run.model_file.write_bytes(run.model_file.read_bytes() + b"\0")
+
+
+FIXED, ALONE = "results/fixed", {"gone": "comparison"}
+COPIED = {"source": "results/adam", **ALONE}
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"),
-    [("comparison", 3), ("comparison", 1), ("validation", 0), ("validation", 1), ("results/fixed", 3)],
+    ("spoil", "stages", "words"),
+    [
+        (other_data, "fit report inspect", "model made from another data"),
+        (other_model, "compare", "metafqi made from another model"),
+        (changed("comparison", run="x"), "compare report", "comparison made from another run"),
+        (changed("validation", run="x"), "fit report", "validation made from another run"),
+        (changed(FIXED, **ALONE, run="x"), "compare", "fixed made from another run"),
+        (changed(FIXED, **COPIED), "compare", "fixed written as 'results/adam' and is not in its own place"),
+        (changed(FIXED, **COPIED, file=FIXED), "compare", "fixed holds the results of adam, not those of fixed"),
+        (changed(FIXED, shift=1.0), "compare report", "comparison made from another results/fixed"),
+        (changed("validation", shift=1.0), "fit report", "model not selected on what validation"),
+        (changed("comparison", secret="x"), "compare", "nothing there is known as 'secret'"),
+    ],
 )
-def test_comparisons_of_another_run_are_refused(run: Run, tmp_path: Path, name: str, stage: int) -> None:
-    file, other = run.path / f"{name}.safetensors", make_run(tmp_path / "other", "fqi.regressor.trees=2")
-    edited(file, made_from={"run": other.identity})
-    if name.startswith("results"):
-        run.comparison_file.unlink()
-    with pytest.raises(InputError, match=rf"^File {file} was made from another run \("):
-        every_stage(run)[stage]()
+def test_what_does_not_belong_together_is_refused(run: Run, spoil: Any, stages: str, words: str) -> None:
+    spoil(run)
+    file, _, sentence = words.partition(" ")
+    for stage in stages.split():
+        with pytest.raises(InputError, match=re.escape(sentence)) as refused:
+            STAGES[stage](Run.open(run.path))
+        assert f"{file}.safetensors" in str(refused.value) or file == "nothing"
 
 
-def test_swapped_and_copied_results_are_not_joined(run: Run) -> None:
-    run.comparison_file.unlink()
-    fixed = run.result_file("fixed")
-    shutil.copy(run.result_file("adam"), fixed)
-    with pytest.raises(InputError, match=r"fixed\.safetensors was written as 'results/adam' and is not in its own"):
-        run.compare()
-    edited(fixed, made_from={"file": "results/fixed"})
-    with pytest.raises(InputError, match=r"fixed\.safetensors holds the results of adam, not those of fixed"):
-        run.compare()
-
-
-def test_a_comparison_is_the_join_of_the_results(run: Run) -> None:
-    edited(run.result_file("fixed"), returns=load(run.result_file("fixed")).returns + 1)
-    for stage in (Run.compare, write_report):
-        with pytest.raises(InputError, match=r"comparison\.safetensors was made from another results/fixed \("):
-            stage(run)
-    run.result_file("fixed").unlink()
-    edited(run.comparison_file, made_from={"secret": "x"})
-    with pytest.raises(InputError, match="nothing there is known as 'secret'"):
-        run.compare()
-
-
-def test_models_results_and_validations_belong_together(run: Run) -> None:
+def test_a_model_fitted_again_has_the_same_bytes(run: Run) -> None:
     for file in (run.comparison_file, run.model_file, run.validation_file):
         file.unlink()
-    fit_and_select(run)  # the same bytes: what followed it stays valid
-    run.compare()
-    edited(run.validation_file, returns=load(run.validation_file).returns + 1)
-    for stage in (fit_and_select, write_report):
-        with pytest.raises(InputError, match=r"model\.safetensors was not selected on what validation\.safetensors"):
-            stage(Run.open(run.path))
-    run.comparison_file.unlink()
-    with run.model_file.open("ab") as file:
-        file.write(b"\0")
-    with pytest.raises(InputError, match=r"metafqi\.safetensors was made from another model \("):
-        run.compare()
+    fit_and_select(run)
+    run.compare()  # what followed it stays valid
 
 
 def test_a_run_has_the_same_bytes_wherever_it_lies(whole: Run, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 ROWS = st.dictionaries(st.sampled_from([*SPACE.names, "fricton"]) | st.text(max_size=5), VALUES, max_size=3) | VALUES
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=40) | (st.lists(ROWS) | ROWS).map(lambda rows: json.dumps(rows).encode()))
 @pytest.mark.parametrize("name", ["t.csv", "t.json"])
 def test_any_content_gives_tasks_or_one_sentence(tmp_path, name, content):

@@ -69,12 +69,7 @@ def test_every_direction_of_a_menu_costs_what_was_chosen():
     np.testing.assert_allclose(after.previous.step, after.theta - learners.theta, atol=1e-7)
 
 
-def test_a_scale_of_divergence_needs_directions():
-    class Odd(NGA):
-        is_along_a_line = False
-
-    with pytest.raises(InputError, match="needs a rule that moves along a line"):
-        make_mdp().with_rule(Odd(), KL)
+def test_a_space_of_other_directions_is_refused():
     with pytest.raises(InputError, match=r"its directions are \['x'\], but the rule has"):
         make_mdp().with_rule(MENU, MenuSpace(("x",), (Range(0.0, 1.0),)))
 

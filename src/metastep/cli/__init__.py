@@ -268,11 +268,10 @@ def learn(
     """Train a policy on a new task with a fitted model. Nothing is left to tune; a stopped training resumes."""
     terminal = watch(device)
     from metastep.experiments.learn import learn as learn_policy
-    from metastep.experiments.run import Run
     from metastep.pretrained import load
 
     is_run = Path(model, "config.json").exists()  # whose model must be its own
-    fitted = Run.open(Path(model)).importing(allow_imports).model if is_run else load(model)
+    fitted = _open(Path(model), allow_imports).model if is_run else load(model)
     settings: dict[str, Any] = {"family": family, "seed": seed, "num_updates": updates, "allow_imports": allow_imports}
     learned = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
     print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
@@ -311,9 +310,8 @@ def publish(
     """Write the model of a run as a small file with a card. Several runs give one model for all their families."""
     terminal = watch(device, cores)
     from metastep.experiments.publishing import publish as write_model
-    from metastep.experiments.run import Run
 
-    opened = [Run.open(run).importing(allow_imports) for run in runs]
+    opened = [_open(run, allow_imports) for run in runs]
     found = write_model(opened, name, out, trees=trees, command=this_command(), force=force, tracker=terminal)
     print(f"{found.model}: {found.num_bytes / 1000:.0f} kB, the same proposals as before for {100 * found.same:.2f} %")
     print(found.card)

@@ -155,26 +155,23 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
     One that has to be loaded or trained is so before the others begin.
     """
     settings, own = run.config.compare, run.of_model(spec.model)
-    blocks, ready, search = len(Blocks(settings.num_tasks, run.mdp.block_size)), None, None
-    if spec.grid:
-        how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
-        search = tuning_plan(spec, own.mdp, own.config.seed, num_updates=settings.num_updates, **how)
-        blocks += num_blocks(spec, own.mdp, **how)
-    else:
-        ready = prepare_method(run, spec, tracker=tracker)
+    how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
+    blocks = len(Blocks(settings.num_tasks, run.mdp.block_size)) + (
+        num_blocks(spec, own.mdp, **how) if spec.grid else 0
+    )
+    ready = None if spec.grid else prepare_method(run, spec, tracker=tracker)
     uses, controller = list[str](), some_controller(spec)
     if controller.needs_model:
         level = getattr(controller, "level", "")
         uses = [(f"models/{spec.model}/" if spec.model else "") + (f"levels/{level}" if level else "model")]
 
     def plan() -> Plan[None]:
-        method, tables = ready, list[TuningTable]()
-        if search is not None:
-            method, table = yield from search
+        method, tables, updates = ready, list[TuningTable](), settings.num_updates
+        if method is None:
+            method, table = yield from tuning_plan(spec, own.mdp, own.config.seed, num_updates=updates, **how)
             tables = [table]
-        assert method is not None
-        how = run.config.seed, settings.num_updates, settings.num_tasks
-        result = yield from comparison_plan([method], run.mdp, *how, tuning=tables)
+        seed, num_tasks = run.config.seed, settings.num_tasks
+        result = yield from comparison_plan([method], run.mdp, seed, updates, num_tasks, tuning=tables)
         provenance.write_comparison(run, run.result_file(method.name), result, uses)
 
     return bool(spec.grid), blocks, plan()

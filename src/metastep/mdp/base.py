@@ -101,7 +101,7 @@ class Learners(NamedTuple):
     flagged: Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step was impossible
     curvature: Array  # (learners, directions): v'Fv, v what a rule that moves along a line adds to theta at h = 1
     previous: Any  # what is remembered of the last update; it has mean_return before it, step and divergence
-    key: Array  # the block's key
+    key: Any  # the block's key; None in files, since the seed gives it again
     update: Array  # how many updates were made
     episodes: Any = None  # behind `estimate`, kept for a controller that looks at them
 

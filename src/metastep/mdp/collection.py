@@ -79,10 +79,9 @@ def collect(
     follow: Callable[[DatasetWriter, int], Controller] | None = None,
     tracker: Tracker | None = None,
 ) -> Dataset:
-    """Collect a dataset, or what is missing of it.
+    """Collect a dataset, or with the same configuration what is missing of it.
 
     Args:
-        folder, config: of the dataset; a stopped collection resumes there, with the same configuration.
         num_episodes, num_updates: K and T; the generative method is T = 1.
         task_list: contexts to use in place of the task distribution, (tasks, coordinates).
         controller: proposes the step sizes; uniform exploration by default.

@@ -102,11 +102,9 @@ class EpisodicMetaMDP(MetaMDP):
 
     def with_rule(self, rule: Rule, space: Space | None = None) -> "EpisodicMetaMDP":
         """Return the same meta-MDP with another update; the damping follows a rule that has one."""
-        damping = rule.damping
-        if damping is None:  # of several natural gradients the first is enough for the features
-            damping = self.estimator.damping
-            damping = damping[0] if isinstance(damping, tuple) else damping
-        estimator = dataclasses.replace(self.estimator, damping=damping)
+        own = self.estimator.damping
+        kept = own[0] if isinstance(own, tuple) else own  # of several the first is enough for the features
+        estimator = dataclasses.replace(self.estimator, damping=kept if rule.damping is None else rule.damping)
         return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
     def begin(self, tasks: Tasks) -> Learners:

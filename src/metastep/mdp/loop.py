@@ -164,7 +164,7 @@ class Parts:
         from the loop's in the last bits.
         """
         arrays = {f"{_PIECE}{name}": array for name, array in joined(growth.pieces).to_arrays().items()}
-        arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(_without_key(growth.learners)).items()}
+        arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(growth.learners._replace(key=None)).items()}
         storage.write_tensors(self.path(block), arrays, {**self.identity, "block": block, "updates": growth.updates})
 
     def take_up(self, block: int, mdp: MetaMDP, tasks: Tasks) -> tuple[Growth | None, str | None]:
@@ -172,7 +172,7 @@ class Parts:
         path = self.path(block)
         if not path.exists():
             return None, None
-        like = _without_key(mdp.begin(tasks))  # learners of the same form
+        like = mdp.begin(tasks)._replace(key=None)  # learners of the same form
         kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(like).items()}
         problem = f"File {path} does not hold what this version keeps."
         try:
@@ -197,11 +197,6 @@ class Parts:
         for path in self.folder.glob("part-*.safetensors") if blocks is None else map(self.path, blocks):
             with storage.or_refuse(f"File {path} cannot be removed"):
                 path.unlink(missing_ok=True)
-
-
-def _without_key(learners: Learners) -> Any:
-    """The key is the block's, which the seed gives again, and no array of numbers."""
-    return learners._replace(key=None)  # type: ignore[arg-type]
 
 
 def _leaves(tree: Any) -> dict[str, Array]:

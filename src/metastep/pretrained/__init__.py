@@ -4,7 +4,7 @@ import os
 from importlib import resources
 from pathlib import Path
 
-from metastep._core.errors import InputError, not_registered
+from metastep._core.errors import not_registered
 from metastep.fqi import Model
 from metastep.search import SearchedModel, load_model
 
@@ -35,6 +35,4 @@ def load(source: str | os.PathLike[str]) -> Model | SearchedModel:
     path = Path(source)
     if path.exists() or path.suffix or len(path.parts) > 1:
         return load_model(path)
-    if not str(source) or not names():
-        raise InputError(f"model: {str(source)!r} is neither a file nor the folder of a run.")
     raise not_registered("model", str(source), names(), "is neither a file nor a model that comes with the library")

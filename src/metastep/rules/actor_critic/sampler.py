@@ -5,7 +5,7 @@ the same task. A simulator on the host cannot be kept in arrays, so every batch 
 a learner's arrays and keys alone, also where a run is resumed. Everything else is the same in both cases.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -65,7 +65,7 @@ class Sampler:
     horizon: Count
     discount: Share = 0.99
     hold: Count = 1
-    twins: Count = 1
+    twins: Count = field(default=1, metadata={"newer": "0.3"})
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
