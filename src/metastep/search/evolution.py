@@ -24,7 +24,7 @@ from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import follow
-from metastep.mdp.runs import BlockRun, Plan, Ran, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, Ran, carry_out
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
@@ -362,8 +362,8 @@ def _blocks(
     for block in blocks:
         own = weights[:, block * blocks.size : (block + 1) * blocks.size]
         padding = np.repeat(own[:, -1:], blocks.size - own.shape[1], axis=1)
-        start = start_of(mdp, seed, stream, max(0, 1 + generation * len(blocks)) + block)
-        start = start._replace(context=np.tile(start.context, (twins, 1)), theta=np.tile(start.theta, (twins, 1)))
+        start = mdp.tasks(seed, stream, max(0, 1 + generation * len(blocks)) + block)
+        start = start._replace(context=jnp.tile(start.context, (twins, 1)), theta=jnp.tile(start.theta, (twins, 1)))
         controller = Searched(network, np.concatenate([own, padding], axis=1).reshape(-1, weights.shape[-1]))
         asked.append(BlockRun(twice, controller, start, mdp.budget))
     return asked
