@@ -35,7 +35,7 @@ def network(knots: int = 3, units: int = 4) -> Network:
 def test_proposals_are_those_of_the_formula() -> None:
     mdp, form = clip_mdp(), network()
     weights = np.random.default_rng(0).normal(size=form.num_weights).astype(np.float32)
-    ran = run_blocks([BlockRun(mdp, Searched(form, weights)(mdp, 0, Stream.TUNING, 0), 3)], 0)[0]
+    ran = run_blocks([BlockRun(mdp, Searched(form, weights), mdp.tasks(0, Stream.TUNING, 0), 3)], 0)[0]
     learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     curves, hidden, output = form.split(weights)
     for update in range(3):

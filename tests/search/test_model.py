@@ -169,7 +169,7 @@ def test_a_model_for_something_else_and_observations_of_another_shape_are_refuse
 
 def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_record() -> None:
     mdp, one = clip_mdp(), model()
-    ran = run_blocks([BlockRun(mdp, Searched(model=one)(mdp, 0, Stream.TUNING, 0), 4)], 0)[0]
+    ran = run_blocks([BlockRun(mdp, Searched(model=one), mdp.tasks(0, Stream.TUNING, 0), 4)], 0)[0]
     learners, stepper = mdp.begin(mdp.tasks(0, Stream.TUNING, 0)), one.stepper(4)
     for chosen in ran.history.hyperparameters:
         seen = mdp.diagnostics(learners)
