@@ -42,7 +42,6 @@ class Forest(NamedTuple):
 
     @property
     def num_features(self) -> int:
-        """Number of input features."""
         return len(self.importances)
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.float64]:
@@ -52,14 +51,13 @@ class Forest(NamedTuple):
 
     def some_trees(self, which: Sequence[int]) -> "Forest":
         """Return a forest of these trees, with the importances of all."""
-
-        def tree(index: int) -> Forest:
-            own = slice(*self.offsets[index : index + 2])
-            left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))
-            ends = np.array([0, own.stop - own.start])
-            return Forest(self.feature[own], self.threshold[own], left, right, self.value[own], ends, self.importances)
-
-        return join(list(map(tree, which)))._replace(importances=self.importances)
+        trees = []
+        for start, stop in zip(self.offsets[:-1][which], self.offsets[1:][which], strict=True):
+            feature, threshold, left, right, value = (array[start:stop] for array in self[:5])
+            left, right = (np.where(child >= 0, child - start, LEAF) for child in (left, right))
+            ends = np.array([0, stop - start])
+            trees.append(Forest(feature, threshold, left, right, value, ends, self.importances))
+        return join(trees)._replace(importances=self.importances)
 
     def in_unit(self, column: int, zero: float, unit: float) -> "Forest":
         """Return the same forest for rows whose `column` is measured as `zero + unit * number`."""
@@ -67,7 +65,6 @@ class Forest(NamedTuple):
         return self._replace(threshold=np.where(self.feature == column, moved, self.threshold))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that `load_forest` takes."""
         return self._asdict()
 
 
@@ -94,10 +91,7 @@ def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
 
 
 def join(forests: Sequence[Forest]) -> Forest:
-    """Return one forest with the trees of all, in order.
-
-    Importances are added and scaled to shares again: those of a forest that never split count nothing, as in scikit-learn.
-    """
+    """Return one forest with the trees of all, in order; importances are added and scaled to shares, as in scikit-learn."""
     starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
     columns = zip(*(forest[:5] for forest in forests), strict=True)
     feature, threshold, left, right, value = (np.concatenate(column) for column in columns)
@@ -163,10 +157,9 @@ def check_structure(forest: Forest) -> None:
 def pack(forest: Forest) -> dict[str, NDArray[Any]]:
     """Return arrays of three bytes per node, an eighth of the space, for models that come with a package.
 
-    Trees are grown in the order of a depth-first walk, left before right. Then `feature` alone gives every child, and one
-    number per node is enough: the threshold of a split or the value of a leaf, rounded to one of 65,536 steps between the
-    smallest and the largest of the forest's thresholds of that feature, or of its leaves. Values of splits are left out.
-    A forest in another order is not packed.
+    Trees are grown in the order of a depth-first walk, left before right; a forest in another order is not packed. So `feature`
+    alone gives every child, and one number per node is enough: the threshold of a split or the value of a leaf, rounded to one
+    of 65,536 steps between the smallest and the largest of the forest's thresholds of that feature, or of its leaves.
     """
     feature, num = forest.feature, forest.num_features
     left, right, _ = _children(feature)
