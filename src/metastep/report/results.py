@@ -129,11 +129,12 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
         def by_task(axes: Axes) -> None:
             if is_map:
                 colours = _colours(comparison, name, most_followed(comparison, name))
-                axes.scatter(*comparison.context[:, :2].T, c=colours, s=30, edgecolors=fig.PAPER, linewidths=0.6)
+                first, second = comparison.context[:, :2].T
+                axes.scatter(first, second, c=colours, s=30, edgecolors=fig.PAPER, linewidths=0.6)
             else:
                 colours = _colours(comparison, name, chosen.ravel())
-                places = map(np.ravel, np.broadcast_arrays(comparison.context[:, :1], updates))
-                axes.scatter(*places, c=colours, s=9, linewidths=0.0, rasterized=True)
+                first, second = map(np.ravel, np.broadcast_arrays(comparison.context[:, :1], updates))
+                axes.scatter(first, second, c=colours, s=9, linewidths=0.0, rasterized=True)
                 axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.set(xlabel=labels[0], ylabel=labels[1] if is_map else "update")
 

@@ -219,7 +219,7 @@ def cost_table(findings: Findings) -> Table:
     for name, search in findings.searched.items():
         spent = sum(search.num_steps.values()), float(search.validation.num_steps.sum())
         costs[f"search of {name}"] = (*spent, 0.0, 0.0, 0.0, search.seconds)
-    rows = [("method", "training", "selection", "tuning", "test", "trials", "seconds")]
+    rows: list[Sequence[str]] = [("method", "training", "selection", "tuning", "test", "trials", "seconds")]
     for label, (*steps, seconds) in costs.items():
         shown = f"{seconds:.1f}" if seconds and findings.searched else ""
         rows.append((label, *(human(each).strip() if each else "" for each in steps), shown))
