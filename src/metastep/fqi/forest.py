@@ -51,13 +51,14 @@ class Forest(NamedTuple):
 
     def some_trees(self, which: Sequence[int]) -> "Forest":
         """Return a forest of these trees, with the importances of all."""
-        trees = []
-        for start, stop in zip(self.offsets[:-1][which], self.offsets[1:][which], strict=True):
-            feature, threshold, left, right, value = (array[start:stop] for array in self[:5])
-            left, right = (np.where(child >= 0, child - start, LEAF) for child in (left, right))
-            ends = np.array([0, stop - start])
-            trees.append(Forest(feature, threshold, left, right, value, ends, self.importances))
-        return join(trees)._replace(importances=self.importances)
+
+        def tree(index: int) -> Forest:
+            own = slice(*self.offsets[index : index + 2])
+            left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))
+            ends = np.array([0, own.stop - own.start])
+            return Forest(self.feature[own], self.threshold[own], left, right, self.value[own], ends, self.importances)
+
+        return join(list(map(tree, which)))._replace(importances=self.importances)
 
     def in_unit(self, column: int, zero: float, unit: float) -> "Forest":
         """Return the same forest for rows whose `column` is measured as `zero + unit * number`."""
