@@ -17,7 +17,7 @@ from scipy.stats import ks_2samp
 
 from metastep import envs
 from metastep.envs.cartpole import CartPole, CartPoleState
-from metastep.envs.classic import AcrobotState, CarState, PendulumState
+from metastep.envs.small import AcrobotState, CarState, PendulumState
 
 NUM_CASES = 300
 

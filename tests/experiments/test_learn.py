@@ -12,7 +12,7 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep.envs import classic
+from metastep.envs import small
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments import learn
 from metastep.experiments.config import load
@@ -48,7 +48,7 @@ def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
     arrays, metadata = storage.read_tensors(out / "policy.safetensors")
     task = metadata["learned"]["task"]
     assert task["mass"] == pytest.approx(1.2)
-    space = classic.Pendulum().context_space
+    space = small.Pendulum().context_space
     middle = dict(zip(space.names, np.add(space.low, space.high) / 2, strict=True))
     assert task["gravity"] == pytest.approx(middle["gravity"])
     assert np.concatenate([arrays[name].ravel() for name in arrays if name != "theta"]).size == arrays["theta"].size
@@ -93,7 +93,7 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
 def test_families_are_named_with_or_without_their_module(fitted):
     model = load_model(fitted)
     own, other = (load(preset, "quick", TINY).to_dict() for preset in ("pendulum-ppo", "mountaincar-ppo"))
-    own["env"]["name"] = f"{classic.__name__}:pendulum"
+    own["env"]["name"] = f"{small.__name__}:pendulum"
 
     def experiment_of(family, **configuration):
         record = dataclasses.replace(model.record, configuration=configuration)

@@ -6,11 +6,10 @@ from metastep._core.numerics import runge_kutta, sincos, to_truncated_normal, to
 from metastep._core.registry import Registry
 from metastep.envs.base import Context, Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, CartPoleV1, SwingUp
-from metastep.envs.classic import Acrobot, MountainCar, Pendulum
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.halfcheetah import half_cheetah
 from metastep.envs.host import HostEnv
-from metastep.envs.small import LQR, Minigolf, Nav2D
+from metastep.envs.small import LQR, Acrobot, Minigolf, MountainCar, Nav2D, Pendulum
 
 # The context space has a setting of its own, and no value that a file could hold.
 REGISTRY: Registry[Env | HostEnv] = Registry("env.name", "env.options", hidden=("context_space",))

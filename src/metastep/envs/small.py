@@ -1,15 +1,22 @@
-"""Three small families: the paper's Nav2D (appendix B.1; after MAML's point robot) and minigolf (B.2), and an LQR."""
+"""Small families: the paper's Nav2D (appendix B.1; after MAML) and minigolf (B.2), an LQR, and three of Gymnasium's.
 
+Those are Pendulum-v1, Acrobot-v1 and MountainCarContinuous-v0, with the constants of their physics as context.
+"""
+
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from metastep._core.numerics import to_truncated_normal, to_uniform
+from metastep._core.numerics import runge_kutta, sincos, to_truncated_normal, to_uniform, wrap
 from metastep._core.settings import Positive, check_fields
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
+
+GRAVITY = 9.8
+INERTIA = 1.0  # kg m^2, of each link of Acrobot about its centre of mass, whatever its mass and length
 
 
 class Position(NamedTuple):
@@ -156,3 +163,148 @@ class LQR:
         parts = zip(drift, self.control, noise, strict=True)
         after = Point(*(moved + gain * action[0] + self.noise * normal for moved, gain, normal in parts))
         return Step(after, reward, jnp.bool_(False))
+
+
+class PendulumState(NamedTuple):
+    """Angle from the upright position, not wrapped, and angular speed."""
+
+    angle: Array
+    speed: Array
+
+
+@dataclass(frozen=True)
+class Pendulum:
+    """Swing a rod up and hold it there with a torque of at most 2 Nm, as in Gymnasium's Pendulum-v1.
+
+    A step pays -(angle^2 + 0.1 speed^2 + 0.001 torque^2) of the state it starts from, with the angle in [-pi, pi]. An episode has
+    no end but its time limit. The speed is bounded, too, so that under much more gravity no torque allowed here lifts a heavy,
+    short rod.
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("mass", "length", "gravity"), (0.5, 0.5, 8.0), (1.5, 1.5, 12.0), ("kg", "m", "m/s^2")
+    )
+
+    name, packages = "pendulum", ()
+    num_observations, num_actions, reset_noise, step_noise = 3, 1, 2, 0
+    action_range = (-2.0, 2.0)
+    dt, max_speed = 0.05, 8.0
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> PendulumState:
+        """Anywhere, at up to 1 rad/s."""
+        return PendulumState(to_uniform(noise[0], -math.pi, math.pi), to_uniform(noise[1], -1.0, 1.0))
+
+    def observe(self, context: Context, state: PendulumState) -> tuple[Array, ...]:
+        """Cosine and sine of the angle, and the speed."""
+        sin, cos = sincos(state.angle)
+        return cos, sin, state.speed
+
+    def step(self, context: Context, state: PendulumState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        torque = jnp.clip(action[0], *self.action_range)
+        reward = -(wrap(state.angle) ** 2 + 0.1 * state.speed**2 + 0.001 * torque**2)
+        weight = 1.5 * context.gravity / context.length * sincos(state.angle)[0]
+        acceleration = weight + 3.0 * torque / (context.mass * context.length**2)
+        speed = jnp.clip(state.speed + acceleration * self.dt, -self.max_speed, self.max_speed)
+        return Step(PendulumState(state.angle + speed * self.dt, speed), reward, jnp.bool_(False))
+
+
+class AcrobotState(NamedTuple):
+    """Angle of the first link from hanging, of the second one from the first, and their speeds."""
+
+    first: Array
+    second: Array
+    first_speed: Array
+    second_speed: Array
+
+
+def _derivative(context: Context, state: AcrobotState, torque: Array) -> AcrobotState:
+    """Of the state with respect to time, by the equations of Sutton and Barto's book."""
+    centre_1, centre_2 = 0.5 * context.length_1, 0.5 * context.length_2
+    (sin_1, cos_1), (sin_2, cos_2) = sincos(state.first), sincos(state.second)
+    lever = context.mass_2 * context.length_1 * centre_2
+    own = context.mass_2 * centre_2**2 + INERTIA
+    coupling = own + lever * cos_2
+    both = context.mass_1 * centre_1**2 + context.mass_2 * context.length_1**2 + INERTIA + own + 2.0 * lever * cos_2
+    weight_2 = context.mass_2 * centre_2 * GRAVITY * (sin_1 * cos_2 + cos_1 * sin_2)
+    weight_1 = (context.mass_1 * centre_1 + context.mass_2 * context.length_1) * GRAVITY * sin_1
+    swing = lever * state.second_speed * (state.second_speed + 2.0 * state.first_speed) * sin_2
+    load = weight_1 + weight_2 - swing
+    push = torque + coupling / both * load - lever * state.first_speed**2 * sin_2 - weight_2
+    second = push / (own - coupling**2 / both)
+    first = -(coupling * second + load) / both
+    return AcrobotState(state.first_speed, state.second_speed, first, second)
+
+
+@dataclass(frozen=True)
+class Acrobot:
+    """Swing two hanging links up, pushing their joint with -1 (0), 0 (1) or 1 Nm (2), as in Gymnasium's Acrobot-v1.
+
+    Every step pays -1 until the tip of links of length 1 would be 1 above the axis, which pays 0 and ends. The mass of a link
+    sits in its middle. As in Gymnasium its moment of inertia is 1 in every task, and the height that ends depends on the
+    angles alone.
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("mass_1", "mass_2", "length_1", "length_2"), (0.5,) * 4, (1.5,) * 4, ("kg", "kg", "m", "m")
+    )
+
+    name, packages = "acrobot", ()
+    num_observations, num_actions, reset_noise, step_noise = 6, 1, 4, 0
+    num_choices = 3
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> AcrobotState:
+        return AcrobotState(*(to_uniform(normal, -0.1, 0.1) for normal in noise))
+
+    def observe(self, context: Context, state: AcrobotState) -> tuple[Array, ...]:
+        """Cosine and sine of both angles, and the speeds."""
+        (sin_1, cos_1), (sin_2, cos_2) = sincos(state.first), sincos(state.second)
+        return cos_1, sin_1, cos_2, sin_2, state.first_speed, state.second_speed
+
+    def step(self, context: Context, state: AcrobotState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        """One step of the classical Runge-Kutta method; what leaves the bounds is wrapped or cut off after it."""
+        torque = action[0].astype(jnp.float32) - 1.0
+        moved = runge_kutta(lambda state: _derivative(context, state, torque), state, 0.2)
+        limits = zip(moved[2:], (4.0 * math.pi, 9.0 * math.pi), strict=True)
+        speeds = (jnp.clip(speed, -limit, limit) for speed, limit in limits)
+        after = AcrobotState(wrap(moved.first), wrap(moved.second), *speeds)
+        is_up = -sincos(after.first)[1] - sincos(after.first + after.second)[1] > 1.0
+        return Step(after, jnp.where(is_up, 0.0, -1.0), is_up)
+
+
+class CarState(NamedTuple):
+    """Where the car is, and how fast it moves."""
+
+    position: Array
+    speed: Array
+
+
+@dataclass(frozen=True)
+class MountainCar:
+    """Rock a weak car out of a valley, as in Gymnasium's MountainCarContinuous-v0.
+
+    The action is the throttle, cut off at -1 and 1. Every step pays -0.1 times its square, before the cut, and reaching the
+    goal pays 100 and ends.
+    """
+
+    context_space: ContextSpace = ContextSpace(("power", "gravity"), (0.00075, 0.00125), (0.00225, 0.00375))
+
+    name, packages = "mountaincar", ()
+    num_observations, num_actions, reset_noise, step_noise = 2, 1, 1, 0
+    action_range = (-1.0, 1.0)
+    ends, goal, max_speed = (-1.2, 0.6), 0.45, 0.07
+
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> CarState:
+        """At rest near the bottom."""
+        return CarState(to_uniform(noise[0], -0.6, -0.4), jnp.float32(0.0))
+
+    def observe(self, context: Context, state: CarState) -> tuple[Array, ...]:
+        return tuple(state)
+
+    def step(self, context: Context, state: CarState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        slope = sincos(3.0 * state.position)[1]
+        pull = jnp.clip(action[0], *self.action_range) * context.power - context.gravity * slope
+        speed = jnp.clip(state.speed + pull, -self.max_speed, self.max_speed)
+        position = jnp.clip(state.position + speed, *self.ends)
+        speed = jnp.where(position <= self.ends[0], jnp.maximum(speed, 0.0), speed)  # a wall
+        is_there = (position >= self.goal) & (speed >= 0.0)
+        return Step(CarState(position, speed), jnp.where(is_there, 100.0, 0.0) - 0.1 * action[0] ** 2, is_there)

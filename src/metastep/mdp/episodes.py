@@ -38,19 +38,15 @@ class EpisodicMetaMDP(MetaMDP):
     """The tuple <X, H, L, gamma~, (CMDP, psi), (Theta, rho), f> as one object.
 
     Args:
-        estimator: the CMDP with its task distribution psi, the policy space and how a batch is sampled (n, H, gamma).
-        space: the hyperparameters H.
-        initial: the initial-policy distribution rho.
-        rule: the update f.
         meta_discount: discount of the improvements, gamma~.
         observation: features that make up the meta-observation X, in this order.
         block_size: learners simulated together; part of what makes a result repeatable.
     """
 
-    estimator: Estimator
-    space: Space
-    initial: InitialPolicy = InitialPolicy(mean=(0.0,), variance=(0.1,))
-    rule: Rule = NGA()
+    estimator: Estimator  # the CMDP with its tasks psi, the policy space and how a batch is sampled (n, H, gamma)
+    space: Space  # the hyperparameters H
+    initial: InitialPolicy = InitialPolicy(mean=(0.0,), variance=(0.1,))  # the initial-policy distribution rho
+    rule: Rule = NGA()  # the update f
     meta_discount: Share = 1.0
     observation: tuple[str, ...] = DEFAULT_OBSERVATION
     block_size: Count = 64

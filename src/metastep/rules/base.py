@@ -21,6 +21,19 @@ class Update(NamedTuple):
     flagged: Array  # (learners,): the direction was zero or not finite, so theta and state stayed
 
 
+class Moments(NamedTuple):
+    """Running moments of a gradient, and how many steps they have seen."""
+
+    first: Array  # (learners, parameters)
+    second: Array  # (learners, parameters)
+    steps: Array  # (learners,)
+
+
+def no_moments(theta: Array) -> Moments:
+    """Return the moments of learners (learners, parameters) before the first step."""
+    return Moments(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(len(theta), jnp.float32))
+
+
 class BaseRule(ABC):
     """What all rules say about their hyperparameters."""
 

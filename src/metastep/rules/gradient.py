@@ -3,7 +3,7 @@
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import optax
@@ -11,7 +11,7 @@ from annotated_types import Gt, Lt
 from jax import Array
 
 from metastep._core.errors import InputError, shown
-from metastep.rules.base import Rule, RuleState, Update, guard
+from metastep.rules.base import Moments, Rule, RuleState, Update, guard, no_moments
 from metastep.rules.spaces import Values
 from metastep.simulation.gradients import DAMPING, Estimate
 
@@ -90,19 +90,9 @@ class RMSProp(GradientRule):
         return optax.ScaleByRmsState(jnp.zeros_like(theta))
 
     def apply(self, theta: Array, estimate: Estimate, values: Values, state: optax.ScaleByRmsState) -> Update:
-        scaling = optax.scale_by_rms(decay=self.decay, eps=self.epsilon, eps_in_sqrt=True)
-        gradient = self.direction(estimate)
+        scaling, gradient = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=True), self.direction(estimate)
         direction, after = scaling.update(gradient, state)
-        moved = theta + values["stepsize"][:, None] * direction
-        return guard(theta, moved, gradient, state, after)
-
-
-class AdamState(NamedTuple):
-    """Running moments of the gradient and the number of updates made."""
-
-    first: Array  # (learners, parameters)
-    second: Array  # (learners, parameters)
-    updates: Array  # (learners,)
+        return guard(theta, theta + values["stepsize"][:, None] * direction, gradient, state, after)
 
 
 @dataclass(frozen=True)
@@ -125,17 +115,17 @@ class Adam(GradientRule):
 
     name: ClassVar[str] = "adam"
 
-    def init(self, theta: Array) -> AdamState:
-        return AdamState(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(theta.shape[:1], jnp.float32))
+    def init(self, theta: Array) -> Moments:
+        return no_moments(theta)
 
-    def apply(self, theta: Array, estimate: Estimate, values: Values, state: AdamState) -> Update:
+    def apply(self, theta: Array, estimate: Estimate, values: Values, state: Moments) -> Update:
         gradient = self.direction(estimate)
         first = self.first_decay * state.first + (1.0 - self.first_decay) * gradient
         second = self.second_decay * state.second + (1.0 - self.second_decay) * gradient**2
-        count = state.updates + 1.0
+        count = state.steps + 1.0
         correction = jnp.sqrt(1.0 - self.second_decay**count) / (1.0 - self.first_decay**count)
         moved = theta + values["stepsize"][:, None] * correction[:, None] * first / (jnp.sqrt(second) + self.epsilon)
-        return guard(theta, moved, gradient, state, AdamState(first, second, count))
+        return guard(theta, moved, gradient, state, Moments(first, second, count))
 
 
 @dataclass(frozen=True)
@@ -200,8 +190,7 @@ def _rule_of(text: str) -> Rule:
     """Build the rule that the words name."""
     from metastep.rules import REGISTRY  # which registers this module's class
 
-    field = "meta.rule.directions"
-    name, *words = text.split() or [""]
+    field, (name, *words) = "meta.rule.directions", text.split() or [""]
     try:
         options = tomllib.loads("\n".join(words))
     except tomllib.TOMLDecodeError:

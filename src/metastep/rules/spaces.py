@@ -38,9 +38,8 @@ class Range:
     def __post_init__(self) -> None:
         place, before = ("meta.", "stepsize_") if self.name == "stepsize" else (f"meta.choices.{self.name}.", "")
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
-            raise InputError(
-                f"{place}{before}low: {self.low} must lie below {before}high = {self.high}, and both be finite."
-            )
+            must = f"must lie below {before}high = {self.high}, and both be finite"
+            raise InputError(f"{place}{before}low: {self.low} {must}.")
         if self.scale not in get_args(Scale):
             raise InputError(f"{self.name}: the scale {self.scale!r} must be one of {', '.join(get_args(Scale))}.")
         if self.scale != "linear" and self.low <= 0.0:

@@ -11,8 +11,9 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, Float, Positive, Several, Share
 from metastep.policies.actor_critic import ActorCritic, Parts
-from metastep.rules.actor_critic.rule import ActorCriticRule, Moments, Report, limited, train_in_minibatches
+from metastep.rules.actor_critic.rule import ActorCriticRule, Report, limited, train_in_minibatches
 from metastep.rules.actor_critic.sampler import Experience
+from metastep.rules.base import Moments
 from metastep.rules.spaces import Range, Values
 from metastep.simulation.gradients import conjugate_gradient
 

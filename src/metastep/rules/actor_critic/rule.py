@@ -13,18 +13,10 @@ from metastep._core.errors import InputError
 from metastep._core.settings import check_fields
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic.sampler import Experience, steps_at_once, with_lambda
-from metastep.rules.base import BaseRule, chosen_rows, finite_rows
+from metastep.rules.base import BaseRule, Moments, chosen_rows, finite_rows, no_moments
 from metastep.rules.spaces import Values
 
 LEARNERS = "learners"  # name of the axis that `train` is batched over
-
-
-class Moments(NamedTuple):
-    """Running moments of a gradient, and how many steps they have seen."""
-
-    first: Array  # (learners, parameters)
-    second: Array  # (learners, parameters)
-    steps: Array  # (learners,)
 
 
 class Report(NamedTuple):
@@ -71,7 +63,7 @@ class ActorCriticRule(BaseRule):
 
     def init(self, theta: Array) -> Moments:
         """Return the state before the first update."""
-        return Moments(jnp.zeros_like(theta), jnp.zeros_like(theta), jnp.zeros(len(theta), jnp.float32))
+        return no_moments(theta)
 
     @abstractmethod
     def train(

@@ -140,24 +140,19 @@ class Sampler:
     """What is simulated for an update.
 
     Args:
-        env: the family of tasks, in JAX or on the host.
-        policy: actor and critic.
         num_envs: environments of a learner that run side by side.
         num_steps: steps of each environment in the batch of one update.
-        horizon: steps after which an episode is cut off; the critic says what would have come. On the host at most as many as
-            each environment has in a batch.
-        discount: discount of the rewards, gamma.
         hold: environment steps for which an action is held, and whose rewards are added up; together one step of a batch.
-        twins: equal parts of a block that share all noise: learner i of one part has that of learner i of every other.
     """
 
     env: Env | HostEnv
     policy: ActorCritic
     num_envs: Count
     num_steps: Count
-    horizon: Count
-    discount: Share = 0.99
+    horizon: Count  # where an episode is cut off, and the critic says what would have come
+    discount: Share = 0.99  # of the rewards, gamma
     hold: Count = 1
+    # Equal parts of a block that share all noise: learner i of one part has that of learner i of every other.
     twins: Count = field(default=1, metadata={"newer": "0.3"})
 
     def __post_init__(self) -> None:
