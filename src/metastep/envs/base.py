@@ -105,12 +105,4 @@ class Wrapper:
     num_observations, num_actions = map(_inside, ("num_observations", "num_actions"))
     reset_noise, step_noise = map(_inside, ("reset_noise", "step_noise"))
     num_choices, action_range = map(_inside, ("num_choices", "action_range"))
-
-    def reset(self, context: Context, noise: tuple[Array, ...]) -> State:
-        return self.env.reset(context, noise)
-
-    def observe(self, context: Context, state: State) -> tuple[Array, ...]:
-        return self.env.observe(context, state)
-
-    def step(self, context: Context, state: State, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        return self.env.step(context, state, action, noise)
+    reset, observe, step = map(_inside, ("reset", "observe", "step"))

@@ -16,9 +16,6 @@ from metastep._core.settings import check_fields
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 
-# Half the ranges of position, speed, angle (about pi) and angular speed of rllab's swing-up.
-_WIDE = (1.0, 2.0, 1.0, 3.0)
-
 GRAVITY = 9.8
 MAX_ANGLE = float(np.deg2rad(12.0))
 MAX_POSITION = 2.4
@@ -132,10 +129,10 @@ class SwingUp(Cart):
     name = "swingup"
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CartPoleState:
-        if self.start == "wide":
-            start = CartPoleState(*(to_uniform(normal, -half, half) for normal, half in zip(noise, _WIDE, strict=True)))
-        else:
-            start = super().reset(context, noise)
+        start = super().reset(context, noise)
+        if self.start == "wide":  # half the ranges of position, speed, angle (about pi) and angular speed
+            halves = zip(noise, (1.0, 2.0, 1.0, 3.0), strict=True)
+            start = CartPoleState(*(to_uniform(normal, -half, half) for normal, half in halves))
         return start._replace(angle=start.angle + np.float32(np.pi))
 
     def step(self, context: Context, state: CartPoleState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
@@ -147,11 +144,9 @@ class SwingUp(Cart):
 
 @dataclass(frozen=True)
 class CartPoleV1(Cart):
-    """Push a cart left (0) or right (1) so that its pole stays up; every step pays 1, as in Gymnasium's CartPole-v1.
+    """Push a cart left (0) or right (1) so that its pole stays up; every step pays 1, as in Gymnasium's CartPole-v1."""
 
-    As in Gymnasium, `pole_length` is half the length of the pole.
-    """
-
+    # As in Gymnasium, `pole_length` is half the length of the pole.
     context_space: ContextSpace = ContextSpace(
         ("cart_mass", "pole_mass", "pole_length", "force"),
         (0.5, 0.05, 0.25, 5.0),

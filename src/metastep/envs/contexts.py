@@ -95,9 +95,8 @@ def load_tasks(path: str | Path, space: ContextSpace) -> NDArray[np.float32]:
     if kind not in (".csv", ".json"):
         raise InputError(f"{where} ends in {kind!r}, allowed are .csv and .json.")
     try:
-        text = read_bytes(Path(path)).decode(
-            "utf-8-sig"
-        )  # spreadsheets put a byte order mark in front of the first name
+        # Spreadsheets put a byte order mark in front of the first name.
+        text = read_bytes(Path(path)).decode("utf-8-sig")
         if kind == ".json":
             tasks = _TASKS.validate_python(json.loads(text, parse_int=float), strict=True)
         else:

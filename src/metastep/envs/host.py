@@ -84,38 +84,24 @@ def _sizes(env: Any) -> dict[str, int | None]:
 
 
 class _Lanes:
-    """The environments of the last tasks asked for, (episodes, learners) in row-major order."""
+    """The environments of some tasks, (episodes, learners) in row-major order, closed with the last use."""
 
-    def __init__(self) -> None:
-        self.envs: list[Any] = []
-        self.ticket: object = None  # what the newest user holds
-        self._tasks: tuple[int, bytes] | None = None
-        self._open = ExitStack()
+    def __init__(self, owner: "GymnasiumEnv", context: NDArray[np.float32], num_episodes: int) -> None:
+        self.users = 0  # the newest one has this number
+        with ExitStack() as building:
+            tasks = np.tile(context, (num_episodes, 1))
+            self.envs = [building.enter_context(closing(owner.build(task))) for task in tasks]
+            if len({id(env) for env in self.envs}) < len(self.envs):
+                raise InputError("env.make: it gave the same environment twice; every call must make a new one.")
+            for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
+                if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
+                    raise InputError(f"env.make: task {task} has {sizes}, others {usual}; they must not differ.")
+            self._open = building.pop_all()
         weakref.finalize(self, self._open.close)
 
     def close(self) -> None:
-        self.envs, self.ticket, self._tasks = [], None, None
+        self.users += 1
         self._open.close()
-
-    def serve(self, owner: "GymnasiumEnv", context: NDArray[np.float32], num_episodes: int) -> object:
-        """Build the environments of these tasks unless they are open; return a ticket that only the newest user holds."""
-        tasks = (num_episodes, np.ascontiguousarray(context).tobytes())
-        if tasks != self._tasks:
-            self.close()
-            try:
-                for row in np.tile(context, (num_episodes, 1)):
-                    self.envs.append(self._open.enter_context(closing(owner.build(row))))
-                if len({id(env) for env in self.envs}) < len(self.envs):
-                    raise InputError("env.make: it gave the same environment twice; every call must make a new one.")
-                for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
-                    if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
-                        raise InputError(f"env.make: task {task} has {sizes}, others {usual}; they must not differ.")
-            except BaseException:  # what a factory may raise, or an impatient user; half of the lanes are of no use
-                self.close()
-                raise
-            self._tasks = tasks
-        self.ticket = object()
-        return self.ticket
 
 
 @dataclass(frozen=True)
@@ -141,7 +127,8 @@ class GymnasiumEnv:
     num_observations: int = field(init=False, compare=False)
     num_actions: int = field(init=False, compare=False)
     num_choices: int | None = field(init=False, compare=False)
-    _lanes: _Lanes = field(init=False, compare=False, repr=False, default_factory=_Lanes)
+    # Of the last tasks asked for, by their number and contexts.
+    _lanes: dict[tuple[int, bytes], _Lanes] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     reset_noise, step_noise = 0, 0
 
@@ -183,16 +170,22 @@ class GymnasiumEnv:
 
     def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Restartable:
         """Reset every lane with its seed; episodes of an earlier call cannot be continued."""
-        return _GymnasiumEpisodes(self._lanes, self._lanes.serve(self, context, len(seeds)), seeds)
+        tasks = len(seeds), np.ascontiguousarray(context).tobytes()
+        if tasks not in self._lanes:
+            self.close()
+            self._lanes[tasks] = _Lanes(self, context, len(seeds))
+        return _GymnasiumEpisodes(self._lanes[tasks], seeds)
 
     def close(self) -> None:
         """Close the environments of all lanes; episodes under way end, and new ones build what they need."""
-        self._lanes.close()
+        while self._lanes:
+            self._lanes.popitem()[1].close()
 
 
 class _GymnasiumEpisodes:
-    def __init__(self, lanes: _Lanes, ticket: object, seeds: Seeds) -> None:
-        self._lanes, self._ticket, self._shape = lanes, ticket, seeds.shape
+    def __init__(self, lanes: _Lanes, seeds: Seeds) -> None:
+        lanes.users += 1
+        self._lanes, self._number, self._shape = lanes, lanes.users, seeds.shape
         spaces = self._spaces = [env.action_space for env in lanes.envs]
         # (lanes, actions): the context may change the bounds. Discrete actions need not begin at 0.
         is_discrete = hasattr(spaces[0], "n")
@@ -225,5 +218,5 @@ class _GymnasiumEpisodes:
         return HostStep(reward, terminated, truncated)
 
     def _require_newest(self) -> None:
-        if self._ticket != self._lanes.ticket:
+        if self._number != self._lanes.users:
             raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")

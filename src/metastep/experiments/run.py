@@ -231,7 +231,9 @@ class Run:
         if path.exists():
             model = provenance.read_round_model(self, index, fingerprint)
         else:
-            transitions = all_transitions(map(writer.block, blocks), config.meta.observation)
+            transitions = all_transitions(
+                (writer.layout.read(writer.folder, block) for block in blocks), config.meta.observation
+            )
             model = stages.fit_on(config, self.mdp, transitions, fingerprint, tracker=tracker)
             model = stages.select(model, stages.validate(self, model, tracker=tracker)).only_selected()
             storage.create_folder(path.parent)

@@ -46,10 +46,7 @@ class LastUpdate(NamedTuple):
 
 @dataclass(frozen=True)
 class ActorCriticMDP(MetaMDP):
-    """The meta-MDP whose updates learn from batches of steps, with an actor and a critic.
-
-    What the fields mean is as in `EpisodicMetaMDP`.
-    """
+    """The meta-MDP whose updates learn from batches of steps, with an actor and a critic; its fields are as in `MetaMDP`."""
 
     sampler: Sampler  # the family of tasks, the policy and how a batch is sampled
     space: Space  # of the learning rate, say

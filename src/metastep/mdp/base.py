@@ -68,9 +68,8 @@ class InitialPolicy:
         for name in _NUMBERS[self.kind]:
             values, num = getattr(self, name), policy.num_parameters
             if len(values) not in (1, num):
-                raise InputError(
-                    f"initial.{name}: {shown(values)} must hold 1 number, or {num}, one for each parameter."
-                )
+                must = f"must hold 1 number, or {num}, one for each parameter"
+                raise InputError(f"initial.{name}: {shown(values)} {must}.")
 
     def sample(self, key: Array, num: int, policy: Policy | ActorCritic) -> Array:
         """Draw (num, parameters)."""

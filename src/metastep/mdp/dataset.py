@@ -74,6 +74,13 @@ class Layout(NamedTuple):
             if own != wanted:
                 raise InputError(f"{where}: {name} has shape {own}, expected is {wanted}.")
 
+    def read(self, folder: Path, index: int) -> History:
+        """Read one block of a dataset, without verifying its checksum."""
+        path = _block_path(folder, index)
+        arrays = storage.read_tensors(path, verify=False).arrays
+        self.check(index, arrays, f"File {path}")
+        return from_arrays(arrays)
+
 
 class _Manifest(TypedDict):
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
@@ -172,10 +179,6 @@ class DatasetWriter:
         """Return the path of a block."""
         return _block_path(self.folder, index)
 
-    def block(self, index: int) -> History:
-        """Return a block that was added before."""
-        return _read_block(self.folder, self.layout, index)
-
     def problem(self, index: int) -> str:
         """Return what is wrong with a block's file, one sentence; "" if it is whole and this dataset's."""
         try:
@@ -253,7 +256,7 @@ class Dataset:
 
     def block(self, index: int) -> History:
         """Return one block, read from its file (which was verified when the dataset was opened)."""
-        return _read_block(self.folder, self.layout, index)
+        return self.layout.read(self.folder, index)
 
     def blocks(self) -> Iterator[History]:
         """Return all blocks in order, one at a time."""
@@ -268,13 +271,6 @@ def all_transitions(histories: Iterable[History], names: Sequence[str]) -> Trans
     """Return the usable tuples of some blocks, one after the other."""
     parts = [history.transitions(names) for history in histories]
     return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-
-def _read_block(folder: Path, layout: Layout, index: int) -> History:
-    path = _block_path(folder, index)
-    arrays = storage.read_tensors(path, verify=False).arrays
-    layout.check(index, arrays, f"File {path}")
-    return from_arrays(arrays)
 
 
 def _block_path(folder: Path, index: int) -> Path:

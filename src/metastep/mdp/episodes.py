@@ -171,10 +171,8 @@ def updated(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) ->
 
 
 def divergence(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:
-    """Return the mean KL(before, after) of an update over the states visited, in the second order, h^2 v'Fv / 2: (learners,).
-
-    It is exact for linear policies; zero where a rule does not move along a line.
-    """
+    """Return the mean KL(before, after) of an update over the states visited, in the second order, h^2 v'Fv / 2: (learners,)."""
+    # It is exact for linear policies; zero where a rule does not move along a line.
     if not learners.curvature.shape[1]:
         return jnp.zeros(len(learners.theta), jnp.float32)
     length = rule_values(mdp, learners, hyperparameters)["stepsize"]
@@ -182,10 +180,7 @@ def divergence(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array)
 
 
 def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    """Return learners after an update, before the next batch.
-
-    Flagged are those whose estimate was usable, but whose step was not finite, or too large for float32.
-    """
+    """Return learners after an update, before the next batch; flagged are those with a usable estimate, but no finite step."""
     after = updated(mdp, learners, hyperparameters)
     if mdp._measures_divergence:
         curvature = _chosen_curvature(mdp, learners, hyperparameters)

@@ -53,10 +53,8 @@ def following(
     record: Sequence[str] = (),
     tries: int = 0,
 ) -> Generator[Array, Learners, Stretch]:
-    """Yield the hyperparameters of each of `num_updates` more updates, and receive the learners after it.
-
-    From the start, the state before them is recorded, too, with the features that `record` names; `tries` others are tried.
-    """
+    """Yield the hyperparameters of each of `num_updates` more updates, and receive the learners after it."""
+    # From the start, the state before them is recorded, too, with the features that `record` names; `tries` others are tried.
     snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
         attempts = controller.attempts(mdp, learners, tries) if tries else []
@@ -72,9 +70,8 @@ def following(
     snapshots, proposals, tried, context = jax.device_get((snapshots, proposals, tried, learners.context))
     others = Outcomes(**_stacked([_stacked(moment) for moment in tried])) if tries else None
     chosen = np.stack(proposals).astype(np.float32)
-    return Stretch(
-        learners, state, History(context=context, hyperparameters=chosen, tried=others, **_stacked(snapshots))
-    )
+    piece = History(context=context, hyperparameters=chosen, tried=others, **_stacked(snapshots))
+    return Stretch(learners, state, piece)
 
 
 Advance = Callable[[Sequence[Learners], Sequence[Array]], Sequence[Learners]]  # one update of each of some blocks
@@ -125,10 +122,7 @@ def grow(
     begun: Growth | None = None,
     **options: Any,
 ) -> Iterator[Growth]:
-    """Let a block make `num_updates` updates in all, and yield it after every `stretch` of them.
-
-    `begun` is where an interrupted block goes on; the controller must be memoryless then.
-    """
+    """Let a block make `num_updates` updates in all, or go on where a memoryless one has `begun`; yield every `stretch`."""
     updates, pieces, learners = begun or Growth(0, (), mdp.begin(tasks))
     state = controller.init(mdp, learners)
     while updates < num_updates:
@@ -158,11 +152,9 @@ class Parts:
         return self.folder / f"part-{block:05d}.safetensors"
 
     def write(self, block: int, growth: Growth) -> None:
-        """Write a block as it is now.
-
-        All of the estimate is kept although the episodes could be simulated again: a program compiled for that could differ
-        from the loop's in the last bits.
-        """
+        """Write a block as it is now."""
+        # All of the estimate is kept although the episodes could be simulated again: a program compiled for that could differ
+        # from the loop's in the last bits.
         arrays = {f"{_PIECE}{name}": array for name, array in joined(growth.pieces).to_arrays().items()}
         arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(growth.learners._replace(key=None)).items()}
         storage.write_tensors(self.path(block), arrays, {**self.identity, "block": block, "updates": growth.updates})

@@ -128,10 +128,8 @@ def _simulate(
 
 
 def _stacked(arrays: Sequence[Array]) -> Array:
-    """Stack blocks, padded to a power of two by repeating the last one.
-
-    Every other number would be a program of its own, and compiling one takes longer than simulating the padding.
-    """
+    """Stack blocks, padded to a power of two by repeating the last one."""
+    # Every other number would be a program of its own, and compiling one takes longer than simulating the padding.
     missing = (1 << (len(arrays) - 1).bit_length()) - len(arrays)
     return jnp.stack([*arrays, *[arrays[-1]] * missing])
 

@@ -94,10 +94,8 @@ def chosen_rows(usable: Array, after: Any, before: Any) -> Any:
 
 
 def guard(theta: Array, moved: Array, direction: Array, old: RuleState = None, new: RuleState = None) -> Update:
-    """Keep theta and state of learners whose direction is zero or not finite, and flag them.
-
-    The same for learners whose theta or state would leave float32's range: an infinite moment would stop them for good.
-    """
+    """Keep theta and state of learners whose direction is zero or not finite, and flag them."""
+    # The same for learners whose theta or state would leave float32's range: an infinite moment would stop them for good.
     usable = ~unusable(direction) & finite_rows((moved, new))
     moved, state = chosen_rows(usable, (moved, new), (theta, old))
     return Update(moved, state, ~usable)

@@ -34,10 +34,8 @@ _EPSILON = 1e-5  # of Adam: larger than usual, as Stable-Baselines3 has it for s
 
 
 def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> tuple[Array, Moments]:
-    """Make one step of Adam downhill, for one learner; the rate may differ between parameters.
-
-    The order of operations is PyTorch's; optax's Adam multiplies in another one, and gives other last bits.
-    """
+    """Make one step of Adam downhill, for one learner; the rate may differ between parameters."""
+    # The order of operations is PyTorch's; optax's Adam multiplies in another one, and gives other last bits.
     steps = moments.steps + 1.0
     first = _DECAYS[0] * moments.first + (1.0 - _DECAYS[0]) * gradient
     second = _DECAYS[1] * moments.second + (1.0 - _DECAYS[1]) * gradient**2
@@ -133,9 +131,8 @@ class PPO(ActorCriticRule):
         super().require_batch(batch_size)
         most = self.epochs * batch_size // self.minibatch_size
         if self.gradient_steps is not None and self.gradient_steps > most:
-            raise InputError(
-                f"gradient_steps: {self.gradient_steps} must not exceed {most}, the number of minibatches in all epochs."
-            )
+            must = f"must not exceed {most}, the number of minibatches in all epochs"
+            raise InputError(f"gradient_steps: {self.gradient_steps} {must}.")
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:  # type: ignore[override]  # depends on the options

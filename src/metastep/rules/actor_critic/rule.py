@@ -56,10 +56,8 @@ class ActorCriticRule(BaseRule):
     def require_batch(self, batch_size: int) -> None:
         """Refuse a number of steps that the rule cannot learn from."""
         if self.minibatch_size and batch_size % self.minibatch_size:
-            raise InputError(
-                f"meta.rule.minibatch_size: {self.minibatch_size} must divide the {batch_size} steps of a batch, which are "
-                "rollout.num_envs times rollout.num_steps."
-            )
+            steps = f"the {batch_size} steps of a batch, which are rollout.num_envs times rollout.num_steps"
+            raise InputError(f"meta.rule.minibatch_size: {self.minibatch_size} must divide {steps}.")
 
     def init(self, theta: Array) -> Moments:
         """Return the state before the first update."""
@@ -87,9 +85,8 @@ class ActorCriticRule(BaseRule):
         moved, after, report = train(theta, experience, values, state)
         usable = finite_rows((moved, after))
         moved, after = chosen_rows(usable, (moved, after), (theta, state))
-        return Trained(
-            moved, after, ~usable, *(jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in report)
-        )
+        reported = (jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in report)
+        return Trained(moved, after, ~usable, *reported)
 
 
 Step = Callable[[Any, Any], tuple[Any, Any]]  # from what is carried and a minibatch to what is carried and outputs
@@ -114,9 +111,8 @@ def train_in_minibatches(
     if most is None:
         return lax.scan(epoch, start, orders)
     needed = jnp.ceil(_whole(lax.pmax(jnp.asarray(most, jnp.float32), LEARNERS)) * size / batch_size)
-    empty = jax.tree.map(
-        lambda one: jnp.zeros((epochs, *one.shape), one.dtype), jax.eval_shape(epoch, start, orders[0])[1]
-    )
+    outputs = jax.eval_shape(epoch, start, orders[0])[1]
+    empty = jax.tree.map(lambda one: jnp.zeros((epochs, *one.shape), one.dtype), outputs)
 
     def go_on(loop: tuple[Array, Any, Any]) -> tuple[Array, Any, Any]:
         index, carry, outputs = loop
@@ -134,11 +130,9 @@ def _whole(most: Array | int) -> Array:
 
 
 def limited(step: Step, most: Array | int) -> Step:
-    """Return a step that changes nothing after the first `most` calls; it carries their number, and outputs if it counts.
+    """Return a step that changes nothing after the first `most` calls; it carries their number, and outputs if it counts."""
 
-    Learners of a block make different numbers of steps in one compiled program.
-    """
-
+    # Learners of a block make different numbers of steps in one compiled program.
     def masked(carry: Any, minibatch: Any) -> tuple[Any, Any]:
         before, made = carry
         after, outputs = step(before, minibatch)

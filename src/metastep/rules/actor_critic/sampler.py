@@ -162,10 +162,9 @@ class Sampler:
         require_fit(self.env, self.policy)
         reach = self.num_steps * self.hold
         if isinstance(self.env, HostEnv) and self.horizon > reach:
-            raise InputError(
-                f"rollout.horizon: {self.horizon} must not exceed the {reach} steps of each environment in a batch (num_steps "
-                f"times hold): {self.env.name!r} is not JAX, so every batch begins with new episodes."
-            )
+            most = f"the {reach} steps of each environment in a batch (num_steps times hold)"
+            why = f"{self.env.name!r} is not JAX, so every batch begins with new episodes"
+            raise InputError(f"rollout.horizon: {self.horizon} must not exceed {most}: {why}.")
 
     @property
     def batch_size(self) -> int:
@@ -306,11 +305,9 @@ def _simulate_one(
 
 
 def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, Steps]:
-    """Return the steps of a batch from the host.
-
-    All environments began an episode together, so the first one of each, which has ended, says what the policy is worth; the
-    last that has ended would be among the short ones.
-    """
+    """Return the steps of a batch from the host."""
+    # All environments began an episode together, so the first one of each, which has ended, says what the policy is worth; the
+    # last that has ended would be among the short ones.
     steps = jax.vmap(partial(steps_of, sampler.policy))(sampler.policy.split(theta), played)
     first_return = jnp.sum(jnp.where(in_first_episode(steps.ended), steps.reward, 0.0), axis=1)
     nothing = jnp.zeros_like(first_return)
