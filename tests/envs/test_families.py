@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from metastep._core.errors import InputError
 from metastep.envs import LQR, CartPole, Minigolf, Nav2D, Step, SwingUp
 from metastep.envs.cartpole import CartPoleState
-from metastep.envs.small import Ball, Point, Position
+from metastep.envs.small import Ball, Position
 
 Floats = NDArray[np.float64]
-STATES = {CartPole: CartPoleState, SwingUp: CartPoleState, Minigolf: Ball, Nav2D: Position, LQR: Point}
+STATES = {CartPole: CartPoleState, SwingUp: CartPoleState, Minigolf: Ball, Nav2D: Position, LQR: Position}
 
 
 def move(env: Any, tasks: ArrayLike, states: ArrayLike, actions: ArrayLike, noise: ArrayLike | None = None) -> Step:

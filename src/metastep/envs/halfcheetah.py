@@ -249,15 +249,13 @@ class HalfCheetahVelPlanar(_HalfCheetah):
 def half_cheetah(
     engine: Literal["auto", "c", "planar"] = "auto", **options: Any
 ) -> HalfCheetahVel | HalfCheetahVelPlanar:
-    """HalfCheetah on MuJoCo's C engine or on the planar one; "auto" is planar where JAX runs on a GPU and C otherwise.
-
-    "auto" takes the options of both and leaves out those of the engine it does not take.
-    """
+    """HalfCheetah on MuJoCo's C engine or on the planar one; "auto" is planar where JAX runs on a GPU and C otherwise."""
     kinds: dict[str, Any] = {"c": HalfCheetahVel, "planar": HalfCheetahVelPlanar}
     if engine not in ("auto", *kinds):
         raise InputError(f"env.engine: {engine!r} must be auto, c or planar.")
     kind = kinds.get(engine) or kinds["c" if jax.default_backend() == "cpu" else "planar"]
     own = [entry.name for entry in fields(kind)]
+    # "auto" takes the options of both and leaves out those of the engine it does not take.
     both = {entry.name for each in kinds.values() for entry in fields(each)} if engine == "auto" else {*own}
     known = ["engine", *sorted(both.difference(own)), *(name for name in own if name != "context_space")]
     check_options(f"halfcheetah on engine {engine!r}", options, kind, known, "env.options")

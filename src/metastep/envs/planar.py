@@ -391,12 +391,10 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
 
 
 def advance(cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, iterations: int) -> CheetahState:
-    """So many physics steps with one action.
+    """So many physics steps with one action."""
 
-    A batch is computed as one long row, whatever its axes are: on CPUs vectors are made along the last axis, and that of
-    a rollout, its learners, may be short.
-    """
-
+    # A batch is computed as one long row, whatever its axes are: on CPUs vectors are made along the last axis, and that of
+    # a rollout, its learners, may be short.
     @custom_vmap
     def run(state: CheetahState, action: Scalars) -> CheetahState:
         shape = state.position[0].shape

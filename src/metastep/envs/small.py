@@ -20,7 +20,7 @@ INERTIA = 1.0  # kg m^2, of each link of Acrobot about its centre of mass, whate
 
 
 class Position(NamedTuple):
-    """Where the agent is."""
+    """Where the agent is; the two coordinates of the LQR's state."""
 
     x: Array
     y: Array
@@ -120,13 +120,6 @@ class Minigolf:
         return Step(Ball(jnp.maximum(distance, 0.0)), reward, ~short)
 
 
-class Point(NamedTuple):
-    """The two state coordinates."""
-
-    first: Array
-    second: Array
-
-
 @dataclass(frozen=True)
 class LQR:
     """A small linear-quadratic regulator whose return and gradients are known in closed form: the probe of the estimators.
@@ -150,18 +143,18 @@ class LQR:
     name, packages = "lqr", ()
     num_observations, num_actions, reset_noise, step_noise = 2, 1, 2, 2
 
-    def reset(self, context: Context, noise: tuple[Array, ...]) -> Point:
-        return Point(*(mean + self.start_scale * normal for mean, normal in zip(self.start, noise, strict=True)))
+    def reset(self, context: Context, noise: tuple[Array, ...]) -> Position:
+        return Position(*(mean + self.start_scale * normal for mean, normal in zip(self.start, noise, strict=True)))
 
-    def observe(self, context: Context, state: Point) -> tuple[Array, ...]:
+    def observe(self, context: Context, state: Position) -> tuple[Array, ...]:
         return tuple(state)
 
-    def step(self, context: Context, state: Point, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        cost = self.state_cost[0] * state.first**2 + self.state_cost[1] * state.second**2
+    def step(self, context: Context, state: Position, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
+        cost = self.state_cost[0] * state.x**2 + self.state_cost[1] * state.y**2
         reward = -(cost + self.action_cost * action[0] ** 2)
-        drift = [context.scale * (first * state.first + second * state.second) for first, second in self.dynamics]
+        drift = [context.scale * (x * state.x + y * state.y) for x, y in self.dynamics]
         parts = zip(drift, self.control, noise, strict=True)
-        after = Point(*(moved + gain * action[0] + self.noise * normal for moved, gain, normal in parts))
+        after = Position(*(moved + gain * action[0] + self.noise * normal for moved, gain, normal in parts))
         return Step(after, reward, jnp.bool_(False))
 
 

@@ -212,14 +212,11 @@ class MetaMDP(ABC):
         return self
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
-        """Draw the tasks and initial policies of one block of a stream.
-
-        A task list (tasks, coordinates) replaces the sampled contexts: learner i gets task i modulo the list's length.
-        """
+        """Draw the tasks and initial policies of one block of a stream; a list (tasks, coordinates) replaces the tasks."""
         key, size = block_key(seed, stream, block), self.block_size
         if task_list is None:
             context = self.env.context_space.sample(purpose_key(key, Purpose.CONTEXT), size)
-        else:
+        else:  # learner i gets task i modulo the list's length
             context = jnp.asarray(task_list[(block * size + np.arange(size)) % len(task_list)])
         return Tasks(context, self.initial.sample(purpose_key(key, Purpose.INITIAL_POLICY), size, self.policy), key)
 

@@ -74,10 +74,8 @@ class History(NamedTuple):
         return _side_by_side(names, self.context, self)
 
     def transitions(self, names: Sequence[str]) -> Transitions:
-        """Return all usable tuples, learner after learner, so that an episode's tuples follow one another; then those tried.
-
-        A tuple is usable if all its numbers are finite, in every feature, asked for or not.
-        """
+        """Return all usable tuples, learner after learner, so that an episode's tuples follow one another; then those tried."""
+        # A tuple is usable if all its numbers are finite, in every feature, asked for or not.
         everything, parts = ("context", "return", *self.features), []
         for after in self.outcomes:
             with np.errstate(invalid="ignore", over="ignore"):

@@ -251,11 +251,7 @@ def usual_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
 
 
 def space_for(rule: Any, step: Range, along: Mapping[str, Range], choices: Mapping[str, Range]) -> Space:
-    """Return the space of an update rule.
-
-    It has the range `step` of the step size, others `along` directions of the rule that are named, and ranges of further
-    coordinates, the `choices` of a rule without directions.
-    """
+    """Return a rule's space: the range of its step, others `along` named directions, and those of further `choices`."""
     given = (("ranges", along, rule.directions, "a direction"), ("choices", choices, rule.choices, "a hyperparameter"))
     for table, ranges, allowed, what in given:
         if unknown := [name for name in ranges if name not in allowed]:

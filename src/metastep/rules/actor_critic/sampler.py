@@ -39,29 +39,19 @@ class Lanes(NamedTuple):
     has_ended: Array  # whether there is one
 
 
-class Played(NamedTuple):
-    """What the environments give in a batch; every array is (learners, steps, envs, ...)."""
+class Steps(NamedTuple):
+    """The steps of a batch; every array is (learners, steps, envs, ...). What actor and critic say is None at first."""
 
     observation: Array
     action: Array
     reward: Array
-    seen_next: Array  # where a step led, before a new episode began there
+    seen_next: Any  # where a step led, before a new episode began there; None once it was evaluated
     terminated: Array  # the episode has no future
     ended: Array  # terminated, or cut off at the horizon
-
-
-class Steps(NamedTuple):
-    """The same with what actor and critic say about it; every array is (learners, steps, envs, ...)."""
-
-    observation: Array
-    action: Array
-    log_density: Array  # log pi(action)
-    entropy: Array
-    reward: Array
-    value: Array  # the critic's, of where a step began
-    next_value: Array  # of where it led
-    terminated: Array
-    ended: Array
+    log_density: Any = None  # log pi(action)
+    entropy: Any = None
+    value: Any = None  # the critic's, of where a step began
+    next_value: Any = None  # of where it led
 
 
 class Experience(NamedTuple):
@@ -81,15 +71,15 @@ class Experience(NamedTuple):
     differences: tuple[Array, Array] | None = None  # `temporal_differences`, where lambda is chosen for each update
 
 
-def steps_of(policy: ActorCritic, parts: Parts, played: Played) -> Steps:
-    """Evaluate actor and critic of one learner on its whole batch; the arrays of `played` have no axis of learners."""
-    given, distribution = played._asdict(), policy.act(parts, played.observation)
-    return Steps(
-        next_value=policy.value(parts, given.pop("seen_next")),
-        value=policy.value(parts, played.observation),
-        log_density=distribution.log_density(played.action),
+def evaluated(policy: ActorCritic, parts: Parts, steps: Steps) -> Steps:
+    """Evaluate actor and critic of one learner on its whole batch; the arrays have no axis of learners here."""
+    distribution = policy.act(parts, steps.observation)
+    return steps._replace(
+        next_value=policy.value(parts, steps.seen_next),
+        value=policy.value(parts, steps.observation),
+        log_density=distribution.log_density(steps.action),
         entropy=distribution.entropy(),
-        **given,
+        seen_next=None,
     )
 
 
@@ -281,7 +271,7 @@ def _simulate_one(
             elapsed = elapsed + goes_on.astype(jnp.float32)
         return after, elapsed
 
-    def step(lane: tuple[Lanes, Array], noise: Array) -> tuple[tuple[Lanes, Array], Played]:
+    def step(lane: tuple[Lanes, Array], noise: Array) -> tuple[tuple[Lanes, Array], Steps]:
         before, observation = lane
         action = policy.act(parts, observation).sample(noise[:, :chosen_by])
         after, elapsed = play(before.state, before.elapsed, action, noise[:, chosen_by:moved_by])
@@ -298,17 +288,17 @@ def _simulate_one(
             has_ended=before.has_ended | ended,
         )
         seen = jnp.where(ended[:, None], observe(fresh), seen_next)
-        return (lanes, seen), Played(observation, action, after.reward, seen_next, after.terminated, ended)
+        return (lanes, seen), Steps(observation, action, after.reward, seen_next, after.terminated, ended)
 
-    (lanes, _), played = lax.scan(step, (lanes, observe(lanes.state)), normals, unroll=steps_at_once())
-    return lanes, steps_of(policy, parts, played)
+    (lanes, _), steps = lax.scan(step, (lanes, observe(lanes.state)), normals, unroll=steps_at_once())
+    return lanes, evaluated(policy, parts, steps)
 
 
-def _from_host(sampler: Sampler, theta: Array, played: Played) -> tuple[Lanes, Steps]:
+def _from_host(sampler: Sampler, theta: Array, played: Steps) -> tuple[Lanes, Steps]:
     """Return the steps of a batch from the host."""
     # All environments began an episode together, so the first one of each, which has ended, says what the policy is worth; the
     # last that has ended would be among the short ones.
-    steps = jax.vmap(partial(steps_of, sampler.policy))(sampler.policy.split(theta), played)
+    steps = jax.vmap(partial(evaluated, sampler.policy))(sampler.policy.split(theta), played)
     first_return = jnp.sum(jnp.where(in_first_episode(steps.ended), steps.reward, 0.0), axis=1)
     nothing = jnp.zeros_like(first_return)
     return Lanes((), nothing, nothing, first_return, nothing == 0.0), steps
@@ -344,7 +334,7 @@ def restartable(env: HostEnv, episodes: Episodes) -> Restartable:
     return episodes
 
 
-def play_on_host(sampler: Sampler, env: HostEnv, theta: Array, context: Array, key: Array) -> Played:
+def play_on_host(sampler: Sampler, env: HostEnv, theta: Array, context: Array, key: Array) -> Steps:
     """Step every environment of every learner `num_steps` times, from the start of an episode on."""
     policy, num = sampler.policy, env.step_noise
     normals, resets, seeds = (np.asarray(array) for array in _draw(sampler, key, len(theta)))
@@ -371,11 +361,11 @@ def play_on_host(sampler: Sampler, env: HostEnv, theta: Array, context: Array, k
         ended.setflags(write=False)
         seen_next = _swapped(episodes.observe()).astype(np.float32)
         paid = _swapped(reward).astype(np.float32)
-        steps.append((seen, action, paid, seen_next, _swapped(terminated), _swapped(ended)))  # as in Played
+        steps.append((seen, action, paid, seen_next, _swapped(terminated), _swapped(ended)))  # as in Steps
         seen = seen_next
         if ended.any() and t + 1 < sampler.num_steps:
             episodes.restart(ended, _swapped(normals[t, ..., moved_by:]), _swapped(seeds[t + 1]))
             elapsed = np.where(ended, 0, elapsed)
             seen = _swapped(episodes.observe()).astype(np.float32)
     played: Any = (np.stack(arrays, axis=1) for arrays in zip(*steps, strict=True))
-    return Played(*played)
+    return Steps(*played)
