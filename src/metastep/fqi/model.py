@@ -127,7 +127,7 @@ def record_from_json(found: Any) -> ModelRecord:
         return record
     # Version 0.2 has only the names of branches: add the values that they stand for.
     known, rule = record_to_json(record), record.setting.get("rule")
-    clips = rule.get("clip_range") if isinstance(rule, dict) else None
+    clips: Any = rule.get("clip_range") if isinstance(rule, dict) else None
     has_clips = isinstance(clips, list) and len(clips) == len(record.branches)
     for index, branch in enumerate(known["branches"]):
         branch["values"] = {"clip_range": clips[index]} if has_clips else {"direction": float(index)}
