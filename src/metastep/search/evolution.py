@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from metastep import features
@@ -24,7 +23,7 @@ from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import follow
-from metastep.mdp.runs import BlockRun, Plan, Ran, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, carry_out
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
@@ -77,16 +76,13 @@ class Search:
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise InputError(f"search.levels: {list(self.levels)} must name one level or more, each once.")
 
-    def begins_at(self, level: Level) -> int:
-        """Return the generation at which a level begins from the simpler one."""
-        simpler = sum(LEVELS.index(other) < LEVELS.index(level) for other in self.levels)
-        return self.generations * simpler // len(self.levels)
-
     def of_level(self, level: Level) -> tuple["Search", int]:
         """Return the search of one level by itself, and after how many of its generations the next one begins."""
-        start = self.begins_at(level)
-        ends = [begins for begins in map(self.begins_at, self.levels) if begins > start]
-        return replace(self, generations=self.generations - start), min(ends, default=self.generations) - start
+        order = sorted(self.levels, key=LEVELS.index)
+        begins = [self.generations * index // len(order) for index in range(len(order) + 1)]
+        start = begins[order.index(level)]
+        end = next(other for other in begins if other > start)
+        return replace(self, generations=self.generations - start), end - start
 
     @property
     def runs_of_pair(self) -> int:
@@ -107,7 +103,8 @@ class Course(NamedTuple):
     branch_steps: float = 0.0  # those up to the branch
 
 
-NUMBERS = "generation", "best_generation", "steps", "branch_steps"  # fields of a course that are no arrays
+# Fields of a course that are no arrays.
+NUMBERS = {"generation": int, "best_generation": int, "steps": float, "branch_steps": float}
 
 
 def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) -> tuple[float, ...]:
@@ -271,15 +268,9 @@ def searching(
     num_validation: int,
     files: Files = _NO_FILES,
 ) -> Plan[Course]:
-    """Plan the search of one level; each family's `budget` is the number of updates of its learners.
+    """Plan the search of one level, of controllers of the form of `start`; families share the pairs evenly.
 
-    Args:
-        families: the families of tasks; pairs are shared out evenly.
-        search: how controllers are searched.
-        start: the controller to begin with; all have its form.
-        seed: of tasks and weights.
-        num_validation: tasks of each family that the mean is judged on.
-        files: how the search is kept.
+    Each family's `budget` is the number of updates of its learners; `num_validation` tasks of each judge the mean.
     """
     families = [replace(mdp, block_size=search.block_size or mdp.block_size) for mdp in families]
     network, mean, spent = start
@@ -298,7 +289,9 @@ def searching(
         is_last = generation == search.generations
         if (is_last or generation % search.validate_every == 0) and generation not in dict(course.scores):
             mean = np.asarray(course.state.mean, np.float32)
-            found, steps = yield from _judged(network, mean, families, search.objective, seed, num_validation)
+            every = [np.broadcast_to(mean, (1, num_validation, len(mean)))] * len(families)
+            judged = yield from _scores(network, every, families, search.objective, seed, Stream.VALIDATION)
+            found, steps = float(np.mean([scores.mean() for scores, _ in judged])), sum(made for _, made in judged)
             best = max((known for _, known in course.scores), default=-np.inf)
             course = course._replace(scores=(*course.scores, (generation, found)), steps=course.steps + steps)
             if found > best or not np.isfinite(best):
@@ -311,15 +304,10 @@ def searching(
         halves = np.asarray(drawn, np.float32).reshape(2, search.pairs, -1)
         center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[:1].shape)
         groups = halves if is_paired else np.concatenate([halves, center])
-        asked = [
-            _blocks(network, groups[:, index * share : (index + 1) * share], mdp, seed, Stream.TRAIN, generation)
-            for index, mdp in enumerate(families)
-        ]
-        ran = iter((yield [block for own in asked for block in own]))
-        gains, steps = [], course.steps
-        for own in asked:
-            scores, made = _results([next(ran) for _ in own], len(groups), share, search.objective)
-            steps += made
+        shared = [groups[:, index * share : (index + 1) * share] for index in range(len(families))]
+        ran = yield from _scores(network, shared, families, search.objective, seed, Stream.TRAIN, generation)
+        gains, steps = [], course.steps + sum(made for _, made in ran)
+        for scores, _ in ran:
             others = scores[1::-1] if is_paired else scores[[2, 2]]
             gains.append([advantage(one, other) for one, other in zip(scores[:2], others, strict=True)])
         fitness = -np.concatenate(gains, axis=1)  # strategies minimise
@@ -338,61 +326,48 @@ def num_blocks(
     search: Search, families: Sequence[ActorCriticMDP], num_validation: int, level: Level, generation: int = 0
 ) -> int:
     """Return how many blocks the search of a level has from a generation on, for progress."""
-    found, (search, _) = 0, search.of_level(level)
-    for mdp in families:
-        size = search.block_size or mdp.block_size
-        left = range(generation, search.generations + 1)
-        judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
-        each = len(Blocks(max(1, search.pairs // len(families)), size))
-        found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
-    return found
+    search, _ = search.of_level(level)
+    left, sizes = range(generation, search.generations + 1), [search.block_size or mdp.block_size for mdp in families]
+    judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
+    share = max(1, search.pairs // len(families))
+    each = [(len(left) - 1) * len(Blocks(share, size)) + judged * len(Blocks(num_validation, size)) for size in sizes]
+    return sum(each)
 
 
-def _blocks(
-    network: Network, weights: NDArray[np.float32], mdp: ActorCriticMDP, seed: int, stream: Stream, generation: int = -1
-) -> list[BlockRun]:
-    """Return the blocks of controllers (twins, num, weights); twins share tasks, first policies and noise.
-
-    The blocks before those of generation 0 are for other purposes.
-    """
-    twins, num, _ = weights.shape
-    blocks = Blocks(num, mdp.block_size)
-    twice = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * blocks.size)
-    asked = []
-    for block in blocks:
-        own = weights[:, block * blocks.size : (block + 1) * blocks.size]
-        padding = np.repeat(own[:, -1:], blocks.size - own.shape[1], axis=1)
-        start = start_of(mdp, seed, stream, max(0, 1 + generation * len(blocks)) + block)
-        start = start._replace(context=np.tile(start.context, (twins, 1)), theta=np.tile(start.theta, (twins, 1)))
-        controller = Searched(network, np.concatenate([own, padding], axis=1).reshape(-1, weights.shape[-1]))
-        asked.append(BlockRun(twice, controller, start, mdp.budget))
-    return asked
-
-
-def _judged(
+def _scores(
     network: Network,
-    weights: NDArray[np.float32],
+    controllers: Sequence[NDArray[np.float32]],
     families: Sequence[ActorCriticMDP],
     objective: Objective,
     seed: int,
-    num_tasks: int,
-) -> Plan[tuple[float, float]]:
-    """Run one controller on the validation tasks; return its mean score, over families of one weight, and the steps."""
-    every = np.broadcast_to(weights, (1, num_tasks, len(weights)))
-    asked = [_blocks(network, every, mdp, seed, Stream.VALIDATION) for mdp in families]
-    ran = iter((yield [block for own in asked for block in own]))
-    found = [_results([next(ran) for _ in own], 1, num_tasks, objective) for own in asked]
-    return float(np.mean([scores.mean() for scores, _ in found])), sum(steps for _, steps in found)
+    stream: Stream,
+    generation: int = -1,
+) -> Plan[list[tuple[NDArray[np.float64], float]]]:
+    """Run the controllers (twins, num, weights) of each family; return their scores (twins, num) and environment steps.
 
-
-def _results(ran: Sequence[Ran], twins: int, num: int, objective: Objective) -> tuple[NDArray[np.float64], float]:
-    """Return the scores (twins, num) of the blocks of a family, without padding, and their environment steps."""
-
-    def joined(rows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        return np.concatenate([each.reshape(len(each), twins, -1) for each in rows], axis=2)[:, :, :num]
-
-    steps = joined([block.history.num_steps for block in ran]).sum(dtype=np.float64)
-    return score(joined([block.history.mean_return for block in ran]), objective), float(steps)
+    Twins share tasks, first policies and noise. The blocks before those of generation 0 are for other purposes.
+    """
+    asked: list[list[BlockRun]] = []
+    for mdp, weights in zip(families, controllers, strict=True):
+        twins, num, size = weights.shape
+        blocks = Blocks(num, mdp.block_size)
+        twice = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * blocks.size)
+        asked.append([])
+        for block in blocks:
+            own = weights[:, block * blocks.size : (block + 1) * blocks.size]
+            padded = np.pad(own, ((0, 0), (0, blocks.size - own.shape[1]), (0, 0)), mode="edge")
+            start = mdp.tasks(seed, stream, max(0, 1 + generation * len(blocks)) + block)
+            start = start._replace(context=jnp.tile(start.context, (twins, 1)), theta=jnp.tile(start.theta, (twins, 1)))
+            asked[-1].append(BlockRun(twice, Searched(network, padded.reshape(-1, size)), start, mdp.budget))
+    ran, found = iter((yield [block for own in asked for block in own])), []
+    for group, (twins, num, _) in zip(asked, (each.shape for each in controllers), strict=True):
+        rows = [(history.mean_return, history.num_steps) for history in (next(ran).history for _ in group)]
+        curves, steps = (
+            np.concatenate([part.reshape(len(part), twins, -1) for part in parts], axis=2)[:, :, :num]
+            for parts in zip(*rows, strict=True)
+        )
+        found.append((score(curves, objective), float(steps.sum(dtype=np.float64))))
+    return found
 
 
 def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
@@ -405,14 +380,11 @@ def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
 def course_from(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any], like: Any) -> Course:
     """Invert `course_arrays`; `numbers` are the other fields, `like` is a state of the same strategy."""
     leaves, tree = jax.tree.flatten(like)
-    kept: list[Array] = []
-    for index, leaf in enumerate(leaves):
-        array = arrays[f"state/{index}"]
-        if array.shape != np.shape(leaf) or array.dtype != np.asarray(leaf).dtype:
+    kept = [arrays[f"state/{index}"] for index in range(len(leaves))]
+    for array, leaf in zip(kept, map(np.asarray, leaves), strict=True):
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
             raise InputError("search: the state was written by another strategy or with other settings.")
-        kept.append(jnp.asarray(array))
-    scores = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
-    state = jax.tree.unflatten(tree, kept)
-    generation, best_generation, steps, branch_steps = (numbers[name] for name in NUMBERS)
-    counts = int(best_generation), scores, float(steps), float(branch_steps)
-    return Course(int(generation), state, arrays["best"], arrays["branch"], *counts)
+    others: dict[str, Any] = {name: kind(numbers[name]) for name, kind in NUMBERS.items()}
+    others["scores"] = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
+    state = jax.tree.unflatten(tree, map(jnp.asarray, kept))
+    return Course(state=state, best=arrays["best"], branch=arrays["branch"], **others)
