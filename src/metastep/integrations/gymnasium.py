@@ -49,8 +49,8 @@ def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
 class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
     """Many learners in lockstep: one block, simulated together, hence much faster than as many single environments.
 
-    All meta-episodes begin and end together; the autoreset mode of Gymnasium 1.x says what happens then. Arguments and `options`
-    are those of `MetaEnv`, with one row of options for all learners or one for each.
+    Meta-episodes begin and end together; the autoreset mode says what happens then. Arguments and `options` are those of
+    `MetaEnv`, with one row of options for all learners or one for each.
     """
 
     def __init__(
@@ -73,12 +73,11 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         # Of the context the bounds of the task distribution, of other features any finite number.
         bounds = [make(name).bounds(mdp) for name in mdp.observation]
         low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
-        self.single_observation_space = Box(low, high, dtype=np.float32)
-        num = mdp.space.num_coordinates
+        self.single_observation_space = Box(low, high)
+        self._action_shape = num_envs, (num := mdp.space.num_coordinates)
         ends = (mdp.space.low, mdp.space.high) if actions == "stepsize" else ((-1.0,) * num, (1.0,) * num)
         low, high = (np.asarray(bound, np.float32) for bound in ends)
-        self.single_action_space = Box(low, high, dtype=np.float32)
-        self._action_shape = (num_envs, num)
+        self.single_action_space = Box(low, high)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -205,14 +204,9 @@ def make_env(
     overrides: Sequence[str] = (),
     actions: ActionUnit = "normalised",
 ) -> MetaEnv:
-    """Build the environment of a preset or of a whole configuration, for `gymnasium.make`.
+    """Build the environment of a preset, or of all settings as `Experiment.to_dict` gives them, for `gymnasium.make`.
 
-    Args:
-        preset, scale: name of the preset, "full" or "quick".
-        config: all settings, as `Experiment.to_dict` gives them, in place of a preset.
-        num_updates, num_episodes, horizon: T, n and H, where they differ from the preset's.
-        overrides: any other settings, like `"policy.sigma=0.5"`.
-        actions: as of `MetaEnv`.
+    `num_updates`, `num_episodes`, `horizon` (T, n and H) and `overrides` like `"policy.sigma=0.5"` differ from the preset's.
     """
     keywords = {"meta.num_updates": num_updates, "rollout.num_episodes": num_episodes, "rollout.horizon": horizon}
     given = [*overrides, *(f"{name}={value}" for name, value in keywords.items() if value is not None)]

@@ -5,7 +5,7 @@ The file has the tensors `curves`, `hidden` and `output` and the record as metad
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,19 +63,13 @@ class SearchedRecord(BaseRecord):
     search_steps: Annotated[FiniteFloat, Ge(0.0)]  # environment steps that the search took
     seed: _Natural  # of the search
 
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        return self.names
-
     def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
         if direction:
             raise InputError(f"direction is {shown(direction)}, allowed is none.")
-
-        def end(name: str, number: float) -> float:
-            return max(1, round(number)) if name in WHOLE else number
-
-        ranges = zip(self.names, self.low, self.high, strict=True)
-        return {name: (end(name, low), end(name, high)) for name, low, high in ranges}
+        found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
+        return found | {
+            name: (max(1, round(low)), max(1, round(high))) for name, (low, high) in found.items() if name in WHOLE
+        }
 
     @property
     def space(self) -> HyperparameterSpace:
@@ -183,21 +177,11 @@ def places(mdp: MetaMDP, network: Network) -> tuple[tuple[str, ...], NDArray[np.
     return wanted, np.array([columns.index(column) for column in network.features], np.intp)
 
 
-def searched_model(
-    mdp: MetaMDP,
-    network: Network,
-    weights: NDArray[np.float32],
-    *,
-    feature_low: Sequence[float],
-    feature_high: Sequence[float],
-    configuration: Mapping[str, Any],
-    validation: Sequence[LevelScore],
-    search_steps: float,
-    seed: int,
-) -> SearchedModel:
+def searched_model(mdp: MetaMDP, network: Network, weights: NDArray[np.float32], **recorded: Any) -> SearchedModel:
     """Return the model of a controller of weights (num_weights,) that was searched for a meta-MDP.
 
-    The lowest and highest features are those on the validation tasks; `configuration` has the experiment under `experiment`.
+    Further fields of its record are given: `feature_low` and `feature_high` on the validation tasks, `configuration` with the
+    experiment under `experiment`, `validation`, `search_steps` and `seed`.
     """
     space, (wanted, _) = mdp.space, places(mdp, network)
     if not isinstance(space, HyperparameterSpace):
@@ -209,16 +193,11 @@ def searched_model(
         setting=mdp.setting,
         observation=tuple(ObservationPart(name, size) for name, size in features.sizes(mdp, wanted).items()),
         feature_names=form.pop("features"),
-        feature_low=tuple(map(float, feature_low)),
-        feature_high=tuple(map(float, feature_high)),
-        configuration=dict(configuration),
         versions=environment_record(),
         **asdict(space),
         **form,
         level=network.level,
-        validation=tuple(validation),
-        search_steps=float(search_steps),
-        seed=seed,
+        **recorded,
     )
     return SearchedModel(record, network.split(np.asarray(weights, np.float32)))
 
