@@ -133,14 +133,12 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         return observation, reward, never, np.full(self.num_envs, over), info
 
     def _show(self, learners: Learners, stepsize: Floats) -> tuple[Floats, Info]:
-        """Keep the learners; return observations and information, learners first, as arrays that JAX does not share.
-
-        In Gymnasium's form, each entry of the information has a mask of the learners that have it, here all.
-        """
+        """Keep the learners; return observations and information, learners first, as arrays that JAX does not share."""
         shown = meta_observation(self.mdp, learners), learners.estimate.mean_return, learners.context, learners.flagged
         observation, mean_return, context, flagged = (np.array(array) for array in jax.device_get(shown))
         self._learners, self._mean_return = learners, mean_return.copy()
         info = {"mean_return": mean_return, "context": context, "flagged": flagged, "stepsize": stepsize}
+        # A mask beside each entry says which learners have it, here all.
         return np.nan_to_num(observation), info | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in info}
 
 

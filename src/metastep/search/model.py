@@ -22,7 +22,7 @@ from metastep import features
 from metastep._core.errors import InputError, shown
 from metastep._core.provenance import environment_record
 from metastep._core.settings import Count, Float, from_json
-from metastep._core.storage import Tensors, require_stamp, sha256_of_json, stamp, write_tensors
+from metastep._core.storage import require_stamp, sha256_of_json, stamp, write_tensors
 from metastep.fqi.base import CLOSED, STEP, AnyModel, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.model import Model, fitted_model, read_model_file
 from metastep.fqi.stepper import WHOLE, Proposal
@@ -129,10 +129,7 @@ class SearchedModel(AnyModel):
         return self.record.space.from_unit(unit, xp).astype(np.float32)
 
     def values(self, observation: Any, xp: Any = jnp) -> dict[str, Any]:
-        """Return the hyperparameters by name, each (...), of observations (..., features) as `record.feature_names` has them.
-
-        `propose` gives the same; this is for compiled programs as well, where it is a few matrix products.
-        """
+        """Return the hyperparameters by name, each (...), of observations (..., features), as `propose` does; also compiled."""
         values = dict(zip(self.record.names, xp.moveaxis(self._points(observation, xp), -1, 0), strict=True))
         return values | {name: xp.maximum(xp.round(values[name]), 1.0) for name in WHOLE if name in values}
 
@@ -210,11 +207,8 @@ def save_model(model: SearchedModel, path: str | os.PathLike[str]) -> None:
 def load_model(path: str | os.PathLike[str]) -> Model | SearchedModel:
     """Read and check a model file, or that in the folder of a run; anything wrong with it is an `InputError`."""
     path, content = read_model_file(path)
-    is_searched = content.metadata.get("format") == stamp(_KIND)["format"]
-    return _searched_model(path, content) if is_searched else fitted_model(path, content)
-
-
-def _searched_model(path: Path, content: Tensors) -> SearchedModel:
+    if content.metadata.get("format") != stamp(_KIND)["format"]:
+        return fitted_model(path, content)
     require_stamp(content.metadata, _KIND, path, "search again")
     try:
         record = from_json(_RECORD, content.metadata.get("record"), "model record")
