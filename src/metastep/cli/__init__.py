@@ -329,5 +329,3 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         model = pretrained.load(each)
         families = ", ".join(model.record.setting.get("families", [model.record.environment]))
         print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")
-    if not pretrained.names():
-        print("There are none in this version; `metastep publish` makes one of a run.")

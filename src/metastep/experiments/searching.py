@@ -16,23 +16,9 @@ from metastep.experiments import provenance
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.rules.spaces import HyperparameterSpace
-from metastep.search import LEVELS, Level, Network, SearchedModel
+from metastep.search import LEVELS, Level, Network, SearchedModel, evolution
 from metastep.search.controller import Searched
-from metastep.search.evolution import (
-    NUMBERS,
-    Course,
-    Files,
-    Search,
-    base_point,
-    course_arrays,
-    course_from,
-    feedback_features,
-    make_strategy,
-    num_blocks,
-    observed,
-    score,
-    search_levels,
-)
+from metastep.search.evolution import Course, Search
 from metastep.search.model import LevelScore, places, save_model, searched_model
 
 if TYPE_CHECKING:
@@ -48,12 +34,12 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
     if not isinstance(mdp, ActorCriticMDP) or not isinstance(mdp.space, HyperparameterSpace):
         needs = "needs a rule that learns from steps and chooses from ranges"
         raise InputError(f"learner: 'search' {needs}, {mdp.rule.name!r} does not; take 'fitted-q'.")
-    base_point(mdp, search.start)  # refuses what is not chosen
-    make_strategy(search, 1)  # refuses a missing package
+    evolution.base_point(mdp, search.start)  # refuses what is not chosen
+    evolution.make_strategy(search, 1)  # refuses a missing package
     if run.config.selection.num_tasks < 2:
         raise InputError("selection.num_tasks: 1 must be 2 or more where the learner is 'search'.")
     if "feedback" in search.levels:
-        feedback_features(search, mdp)  # refuses unknown ones
+        evolution.feedback_features(search, mdp)  # refuses unknown ones
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
     return mdp, search
@@ -71,11 +57,11 @@ def level_file(run: Run, level: str) -> Path:
 
 def keep_course(run: Run, level: Level, course: Course) -> None:
     """Write where a search is."""
-    numbers = {name: getattr(course, name) for name in NUMBERS}
+    numbers = {name: getattr(course, name) for name in evolution.NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
     path = course_file(run, level)
     storage.create_folder(path.parent)
-    storage.write_tensors(path, course_arrays(course), about)
+    storage.write_tensors(path, evolution.course_arrays(course), about)
 
 
 def kept_course(run: Run, level: Level) -> storage.Tensors | None:
@@ -124,26 +110,24 @@ def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -
     def begun(level: Level, like: Any) -> Course | None:
         content = kept[level]
         try:
-            return None if content is None else course_from(content.arrays, content.metadata, like)
+            return None if content is None else evolution.course_from(content.arrays, content.metadata, like)
         except (InputError, KeyError, TypeError, ValueError) as error:
             path = course_file(run, level)
             raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
 
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
-    left = sum(num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
+    left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
     with tracker.stage("search", left, "blocks") as stage:
-        files = Files(begun, partial(keep_course, run))
-        return search_levels([mdp], search, files=files, advance=stage.advance, **how)
+        files = evolution.Files(begun, partial(keep_course, run))
+        return evolution.search_levels([mdp], search, files=files, advance=stage.advance, **how)
 
 
-def _model(
-    run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scores: tuple[LevelScore, ...]
-) -> SearchedModel:
+def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scores: Any) -> SearchedModel:
     names, _ = places(mdp, network)
     low = high = np.zeros(0, np.float32)
     if names:
-        seen = observed(mdp, Searched(network, course.best), names, run.config.seed, Stream.VALIDATION)
+        seen = evolution.observed(mdp, Searched(network, course.best), names, run.config.seed, Stream.VALIDATION)
         seen = seen[np.isfinite(seen).all(axis=1)]
         if not len(seen):
             raise InputError("search: no learner of the best controller has finite features only.")
@@ -167,7 +151,8 @@ def judge_levels(validation: Comparison, search: Search) -> tuple[Level, tuple[L
     The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. One
     that diverged on a task is left out.
     """
-    by_task = dict(zip(validation.names, score(np.moveaxis(validation.returns, 2, 0), search.objective), strict=True))
+    every = evolution.score(np.moveaxis(validation.returns, 2, 0), search.objective)
+    by_task = dict(zip(validation.names, every, strict=True))
     scores = {level: by_task[level] for level in LEVELS if level in by_task and np.isfinite(by_task[level]).all()}
     if not scores:
         raise InputError("search: every level diverged on the validation tasks; look at the ranges of the choices.")

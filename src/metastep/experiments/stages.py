@@ -40,8 +40,6 @@ from metastep.rules.spaces import Range
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
-_SECONDS = TypeAdapter(dict[str, float])
-
 
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
     """Fit metaFQI on a dataset; every iteration is kept, the last one counts as selected until `select`."""
@@ -156,9 +154,8 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
     """
     settings, own = run.config.compare, run.of_model(spec.model)
     how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
-    blocks = len(Blocks(settings.num_tasks, run.mdp.block_size)) + (
-        num_blocks(spec, own.mdp, **how) if spec.grid else 0
-    )
+    blocks = len(Blocks(settings.num_tasks, run.mdp.block_size))
+    blocks += num_blocks(spec, own.mdp, **how) if spec.grid else 0
     ready = None if spec.grid else prepare_method(run, spec, tracker=tracker)
     uses, controller = list[str](), some_controller(spec)
     if controller.needs_model:
@@ -274,4 +271,4 @@ def read_times(folder: Path) -> dict[str, float]:
         return {}
     found = storage.read_json(file)
     storage.require_stamp(found, "times", file, "remove it")
-    return from_json(_SECONDS, found.get("seconds"), f"File {file}: seconds")
+    return from_json(TypeAdapter(dict[str, float]), found.get("seconds"), f"File {file}: seconds")
