@@ -240,7 +240,8 @@ class Run:
             own.prepare_folder()
             tracker = Named(tracker or Silent(), model)
         if own.config.learner == "search":
-            return searching.search_and_select(own, tracker=tracker)
+            searching.search_and_select(own, stages.Timed(own.path, tracker))
+            return stages.read_fitted(own)[0]
         if not (own.model_file.exists() and own.validation_file.exists()):
             own.collect(tracker=tracker)
         return stages.fit_and_select(own, tracker=tracker)

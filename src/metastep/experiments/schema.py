@@ -229,10 +229,6 @@ class SearchSection(_Section):
     validate_every: int = _of(Search, "validate_every")
     block_size: int | None = _of(Search, "block_size")
 
-    def build(self) -> Search:
-        """Return the search."""
-        return Search(**dict(self))
-
 
 class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
@@ -332,7 +328,7 @@ class Experiment(_Section):
     def _check(self) -> Self:
         # What the classes behind the sections refuse is refused here, in their words.
         InitialPolicy(**dict(self.initial))
-        self.search.build()
+        Search(**dict(self.search))
         if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
             raise ValueError("collect: is missing, it must be a table with num_meta_episodes")
         meta = self.meta

@@ -18,7 +18,7 @@ from metastep.mdp.blocks import Stream
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.search import LEVELS, Level, Network, SearchedModel, evolution
 from metastep.search.controller import Searched
-from metastep.search.evolution import Course, Search
+from metastep.search.evolution import Course, Objective, Search
 from metastep.search.model import LevelScore, places, save_model, searched_model
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _KIND = "search"
 
 def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
     """Return the meta-MDP and the search of a run, or refuse settings that cannot be searched."""
-    mdp, search = run.mdp, run.config.search.build()
+    mdp, search = run.mdp, Search(**dict(run.config.search))
     if not isinstance(mdp, ActorCriticMDP) or not isinstance(mdp.space, HyperparameterSpace):
         needs = "needs a rule that learns from steps and chooses from ranges"
         raise InputError(f"learner: 'search' {needs}, {mdp.rule.name!r} does not; take 'fitted-q'.")
@@ -70,37 +70,32 @@ def kept_course(run: Run, level: Level) -> storage.Tensors | None:
     if not path.exists():
         return None
     content = storage.read_tensors(path)
-    storage.require_stamp(content.metadata, _KIND, path, "remove it to search again")
-    if (content.metadata.get("run"), content.metadata.get("level")) != (run.identity, level):
-        raise InputError(f"File {path} belongs to another run or level; put back its own, or remove it.")
-    if not isinstance(content.metadata.get("generation"), int):
-        raise InputError(f"File {path} does not say how many generations were made; remove it to search again.")
+    known = content.metadata
+    storage.require_stamp(known, _KIND, path, "remove it to search again")
+    if (known.get("run"), known.get("level")) != (run.identity, level) or not isinstance(known.get("generation"), int):
+        raise InputError(f"File {path} belongs to another run or level, or to none; put back its own, or remove it.")
     return content
 
 
-def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedModel:
+def search_and_select(run: Run, tracker: Tracker) -> None:
     """Search every level, compare the best of each on the validation tasks, select, and write models and validation."""
-    from metastep.experiments.stages import Timed
-
     done = [run.model_file, run.validation_file, *(level_file(run, level) for level in run.config.search.levels)]
     if not all(file.exists() for file in done):
-        timed = Timed(run.path, tracker)
         mdp, search = build_search(run)
         with run.writing():
-            found = _searched(run, mdp, search, timed)
+            found = _searched(run, mdp, search, tracker)
             methods = [
                 Method(level, mdp.rule, Searched(network, course.best), space=mdp.space)
                 for level, (network, course) in found.items()
             ]
-            how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(timed)}
+            how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(tracker)}
             validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **how)
-            chosen, scores = judge_levels(validation, search)
+            chosen, scores = judge_levels(validation, search.objective)
             storage.create_folder(level_file(run, chosen).parent)
             for level, (network, course) in found.items():
                 save_model(_model(run, mdp, network, course, scores), level_file(run, level))
             provenance.write_comparison(run, run.validation_file, validation)
             storage.write_atomically(run.model_file, storage.read_bytes(level_file(run, chosen)))
-    return read_searched(run)
 
 
 def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -> dict[Level, tuple[Network, Course]]:
@@ -128,9 +123,6 @@ def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scor
     low = high = np.zeros(0, np.float32)
     if names:
         seen = evolution.observed(mdp, Searched(network, course.best), names, run.config.seed, Stream.VALIDATION)
-        seen = seen[np.isfinite(seen).all(axis=1)]
-        if not len(seen):
-            raise InputError("search: no learner of the best controller has finite features only.")
         low, high = seen.min(axis=0), seen.max(axis=0)
     return searched_model(
         mdp,
@@ -145,13 +137,13 @@ def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scor
     )
 
 
-def judge_levels(validation: Comparison, search: Search) -> tuple[Level, tuple[LevelScore, ...]]:
+def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, tuple[LevelScore, ...]]:
     """Return the selected level, and the mean score of every level with its standard error.
 
     The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. One
     that diverged on a task is left out.
     """
-    every = evolution.score(np.moveaxis(validation.returns, 2, 0), search.objective)
+    every = evolution.score(np.moveaxis(validation.returns, 2, 0), objective)
     by_task = dict(zip(validation.names, every, strict=True))
     scores = {level: by_task[level] for level in LEVELS if level in by_task and np.isfinite(by_task[level]).all()}
     if not scores:
@@ -164,17 +156,6 @@ def judge_levels(validation: Comparison, search: Search) -> tuple[Level, tuple[L
     leads = {level: best - own for level, own in scores.items()}
     chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * error(lead))  # the best, if no other
     return chosen, tuple(LevelScore(level, float(own.mean()), error(own)) for level, own in scores.items())
-
-
-def read_searched(run: Run) -> SearchedModel:
-    """Return the model of a run, which must be what its validation selects."""
-    model, search = run.model, run.config.search.build()
-    if not isinstance(model, SearchedModel):
-        raise InputError(f"File {run.model_file} holds no searched model; put back the file of this run.")
-    if (model.record.level, model.record.validation) != judge_levels(run.validation, search):
-        others = f"was not selected on what {run.validation_file.name} beside it holds"
-        raise InputError(f"File {run.model_file} {others}; remove both and search again.")
-    return model
 
 
 def read_level(run: Run, level: str = "") -> Any:

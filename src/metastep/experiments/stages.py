@@ -36,6 +36,7 @@ from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
 from metastep.mdp.runs import Plan, carry_out
 from metastep.rules.spaces import Range
+from metastep.search import SearchedModel
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -123,12 +124,16 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
 
 def read_fitted(run: Run) -> tuple[Any, Comparison]:
     """Return the model of a run and its validation, which must belong together."""
+    model, validation, verb = run.model, run.validation, "fit"
     if run.config.learner == "search":
-        return searching.read_searched(run), run.validation
-    if select(run.model, run.validation).record != run.model.record:
+        verb, record, chosen = "search", model.record, searching.judge_levels(validation, run.config.search.objective)
+        is_own = isinstance(model, SearchedModel) and (record.level, record.validation) == chosen
+    else:
+        is_own = select(model, validation).record == model.record
+    if not is_own:
         others = f"was not selected on what {run.validation_file.name} beside it holds"
-        raise InputError(f"File {run.model_file} {others}; remove both and run `metastep fit {run.path}` again.")
-    return run.model, run.validation
+        raise InputError(f"File {run.model_file} {others}; remove both and run `metastep {verb} {run.path}` again.")
+    return model, validation
 
 
 def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = None) -> list[Comparison]:

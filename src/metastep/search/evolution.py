@@ -155,23 +155,24 @@ def network_of(
         draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
         rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
     seen = np.concatenate(rows)
-    seen = seen[np.isfinite(seen).all(axis=1)]
-    if not len(seen):
-        raise InputError("search.observation: no learner has finite features only; look at the ranges of the choices.")
-    columns = features.columns(first, wanted)
     mean, spread = (tuple(map(float, numbers)) for numbers in (seen.mean(axis=0), seen.std(axis=0)))
-    return Network(columns, mean, spread, base, search.knots, search.units)
+    return Network(features.columns(first, wanted), mean, spread, base, search.knots, search.units)
 
 
 def observed(
     mdp: ActorCriticMDP, controller: Searched, names: Sequence[str], seed: int, stream: Stream
 ) -> NDArray[np.float32]:
-    """Return the features of one block of learners at all updates: (rows, columns)."""
+    """Return the features of one block of learners at all updates where all are finite: (rows, columns)."""
     learners = mdp.begin(mdp.tasks(seed, stream, 0))
     state = controller.init(mdp, learners)
     piece = follow(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).piece
     found = piece.observe(names)[:-1]
-    return found.reshape(-1, found.shape[-1])
+    found = found[np.isfinite(found).all(axis=-1)]
+    if not len(found):
+        raise InputError(
+            f"search: no learner on {mdp.env.name} has finite features; look at the ranges of the choices."
+        )
+    return found
 
 
 def first_weights(network: Network, seed: int, simpler: Start | None = None) -> NDArray[np.float32]:
