@@ -254,9 +254,7 @@ def envs() -> None:
 
 @verb
 def learn(
-    model: Annotated[
-        str, typer.Argument(help="A model of the library (see `metastep models`), a file or a run's folder.")
-    ],
+    model: Annotated[str, typer.Argument(help="A model of the library (see `metastep models`), a file or a run.")],
     task: Annotated[str, typer.Option(help=frame.TASK_HELP)] = "",
     family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),

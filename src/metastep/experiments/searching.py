@@ -84,10 +84,8 @@ def search_and_select(run: Run, tracker: Tracker) -> None:
         mdp, search = build_search(run)
         with run.writing():
             found = _searched(run, mdp, search, tracker)
-            methods = [
-                Method(level, mdp.rule, Searched(network, course.best), space=mdp.space)
-                for level, (network, course) in found.items()
-            ]
+            controllers = {level: Searched(network, course.best) for level, (network, course) in found.items()}
+            methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]
             how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(tracker)}
             validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **how)
             chosen, scores = judge_levels(validation, search.objective)
@@ -163,9 +161,6 @@ def read_level(run: Run, level: str = "") -> Any:
     if not level:
         return run.model
     path = level_file(run, level)
-    if not path.exists():
-        known = ", ".join(run.config.search.levels)
-        raise InputError(f"controller.level: {level!r} was not searched in {run.path}, there are {known}.")
     model = provenance.learned_here(run, path)
     if not isinstance(model, SearchedModel) or model.record.level != level:
         raise InputError(f"File {path} holds another level; put back the file of this run, or search again.")

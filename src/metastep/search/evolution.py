@@ -169,9 +169,7 @@ def observed(
     found = piece.observe(names)[:-1]
     found = found[np.isfinite(found).all(axis=-1)]
     if not len(found):
-        raise InputError(
-            f"search: no learner on {mdp.env.name} has finite features; look at the ranges of the choices."
-        )
+        raise InputError(f"search: no learner on {mdp.env.name} has finite features; look at the ranges of choices.")
     return found
 
 
