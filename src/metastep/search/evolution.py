@@ -56,6 +56,7 @@ class Search:
         observation: features, or sets of them, that feedback observes.
         validate_every: generations after which the mean is judged on the validation tasks.
         block_size: pairs simulated together; by default those of the meta-MDP.
+        families_at_once: families of one generation, which take turns; by default all of them.
     """
 
     strategy: Strategy = "open-es"
@@ -71,6 +72,7 @@ class Search:
     observation: tuple[str, ...] = features.expanded(("training", "progress"))
     validate_every: Count = 5
     block_size: Count | None = None
+    families_at_once: Count | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "search")
@@ -88,10 +90,20 @@ class Search:
         ends = [begins for begins in map(self.begins_at, self.levels) if begins > start]
         return replace(self, generations=self.generations - start), min(ends, default=self.generations) - start
 
+    def in_turn(self, families: Sequence[ActorCriticMDP], generation: int) -> list[ActorCriticMDP]:
+        """Return the families of a generation, with the size of its blocks."""
+        num = min(self.families_at_once or len(families), len(families))
+        taken = (families[(generation * num + index) % len(families)] for index in range(num))
+        return [replace(mdp, block_size=self.block_size or mdp.block_size) for mdp in taken]
+
     @property
     def runs_of_pair(self) -> int:
         """Learners of a pair: without antithetic pairs, the mean controller takes part to compare both with."""
         return 2 if self.strategy in _PAIRED else 3
+
+
+HeldOut = tuple[ActorCriticMDP, float, float]
+"""A family to judge controllers on, the score that counts as 0 there, and the difference that counts as 1."""
 
 
 class Course(NamedTuple):
@@ -249,6 +261,7 @@ def search_levels(
     num_validation: int,
     files: Files = _NO_FILES,
     advance: Callable[[float], object] = lambda _: None,
+    held_out: Sequence[HeldOut] = (),
 ) -> dict[Level, tuple[Network, Course]]:
     """Search every level, from the simplest on; return the form of each and its course."""
     found: dict[Level, tuple[Network, Course]] = {}
@@ -256,8 +269,8 @@ def search_levels(
     for level in sorted(search.levels, key=LEVELS.index):
         network = network_of(level, search, families, seed, simpler)
         start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
-        plan = searching(families, search, start, seed=seed, num_validation=num_validation, files=files)
-        course = carry_out([plan], advance)[0]
+        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, "held_out": held_out}
+        course = carry_out([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (network, course), Start(network, course.branch, course.branch_steps)
     return found
 
@@ -270,18 +283,21 @@ def searching(
     seed: int,
     num_validation: int,
     files: Files = _NO_FILES,
+    held_out: Sequence[HeldOut] = (),
 ) -> Plan[Course]:
     """Plan the search of one level; each family's `budget` is the number of updates of its learners.
 
     Args:
-        families: the families of tasks; pairs are shared out evenly.
+        families: the families of tasks; pairs are shared out evenly between those of a generation.
         search: how controllers are searched.
         start: the controller to begin with; all have its form.
         seed: of tasks and weights.
         num_validation: tasks of each family that the mean is judged on.
         files: how the search is kept.
+        held_out: families to judge the mean on; by default those of the search, by their scores as they are.
     """
-    families = [replace(mdp, block_size=search.block_size or mdp.block_size) for mdp in families]
+    judges = held_out or [(mdp, 0.0, 1.0) for mdp in families]
+    judges = [(replace(mdp, block_size=search.block_size or mdp.block_size), low, unit) for mdp, low, unit in judges]
     network, mean, spent = start
     search, branch = search.of_level(network.level)
     strategy, params = make_strategy(search, network.num_weights)
@@ -289,16 +305,16 @@ def searching(
     with _LENIENT():
         state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
     course = files.begun(network.level, state) or Course(0, state, mean, mean, 0, (), spent, spent)
-    share = search.pairs // len(families)
-    if share < 1:
-        raise InputError(f"search.pairs: {search.pairs} must be at least {len(families)}, one for each family.")
+    num = len(search.in_turn(families, 0))
+    if (share := search.pairs // num) < 1:
+        raise InputError(f"search.pairs: {search.pairs} must be at least {num}, one for each family.")
     is_paired = search.runs_of_pair == 2
     while True:
         generation = course.generation
         is_last = generation == search.generations
         if (is_last or generation % search.validate_every == 0) and generation not in dict(course.scores):
             mean = np.asarray(course.state.mean, np.float32)
-            found, steps = yield from _judged(network, mean, families, search.objective, seed, num_validation)
+            found, steps = yield from _judged(network, mean, judges, search.objective, seed, num_validation)
             best = max((known for _, known in course.scores), default=-np.inf)
             course = course._replace(scores=(*course.scores, (generation, found)), steps=course.steps + steps)
             if found > best or not np.isfinite(best):
@@ -313,7 +329,7 @@ def searching(
         groups = halves if is_paired else np.concatenate([halves, center])
         asked = [
             _blocks(network, groups[:, index * share : (index + 1) * share], mdp, seed, Stream.TRAIN, generation)
-            for index, mdp in enumerate(families)
+            for index, mdp in enumerate(search.in_turn(families, generation))
         ]
         ran = iter((yield [block for own in asked for block in own]))
         gains, steps = [], course.steps
@@ -337,14 +353,13 @@ def searching(
 def num_blocks(
     search: Search, families: Sequence[ActorCriticMDP], num_validation: int, level: Level, generation: int = 0
 ) -> int:
-    """Return how many blocks the search of a level has from a generation on, for progress."""
+    """Return how many blocks the search of a level, judged on its own families, has from a generation on, for progress."""
     found, (search, _) = 0, search.of_level(level)
-    for mdp in families:
-        size = search.block_size or mdp.block_size
-        left = range(generation, search.generations + 1)
-        judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
-        each = len(Blocks(max(1, search.pairs // len(families)), size))
-        found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
+    for index in range(generation, search.generations + 1):
+        if index % search.validate_every == 0 or index == search.generations:
+            found += sum(len(Blocks(num_validation, search.block_size or mdp.block_size)) for mdp in families)
+        taken = search.in_turn(families, index) if index < search.generations else []
+        found += sum(len(Blocks(max(1, search.pairs // len(taken)), mdp.block_size)) for mdp in taken)
     return found
 
 
@@ -370,19 +385,15 @@ def _blocks(
 
 
 def _judged(
-    network: Network,
-    weights: NDArray[np.float32],
-    families: Sequence[ActorCriticMDP],
-    objective: Objective,
-    seed: int,
-    num_tasks: int,
+    network: Network, weights: NDArray[np.float32], judges: Sequence[HeldOut], objective: Objective, seed: int, num: int
 ) -> Plan[tuple[float, float]]:
     """Run one controller on the validation tasks; return its mean score, over families of one weight, and the steps."""
-    every = np.broadcast_to(weights, (1, num_tasks, len(weights)))
-    asked = [_blocks(network, every, mdp, seed, Stream.VALIDATION) for mdp in families]
+    every = np.broadcast_to(weights, (1, num, len(weights)))
+    asked = [_blocks(network, every, mdp, seed, Stream.VALIDATION) for mdp, *_ in judges]
     ran = iter((yield [block for own in asked for block in own]))
-    found = [_results([next(ran) for _ in own], 1, num_tasks, objective) for own in asked]
-    return float(np.mean([scores.mean() for scores, _ in found])), sum(steps for _, steps in found)
+    found = [_results([next(ran) for _ in own], 1, num, objective) for own in asked]
+    scores = [(each.mean() - low) / unit for (each, _), (_, low, unit) in zip(found, judges, strict=True)]
+    return float(np.mean(scores)), sum(steps for _, steps in found)
 
 
 def _results(ran: Sequence[Ran], twins: int, num: int, objective: Objective) -> tuple[NDArray[np.float64], float]:
