@@ -29,7 +29,6 @@ from metastep.rules import NGA
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.simulation.gradients import Estimator
 from metastep.simulation.rollouts import Rollout, Trajectories
-from metastep.testing import check_env
 
 CHEETAH = read_model()
 POLICY = LinearGaussian(17, 6, 1.001)
@@ -137,7 +136,9 @@ def test_a_missing_extra_is_one_sentence(monkeypatch, module):
 def test_engines():
     assert isinstance(envs.make("halfcheetah"), HalfCheetahVel)
     assert isinstance(envs.make("halfcheetah", engine="c", num_threads=2), envs.HostEnv)
-    assert isinstance(envs.make("halfcheetah", engine="planar", iterations=8), envs.Env)
+    planar = envs.make("halfcheetah", engine="planar", iterations=8)
+    assert isinstance(planar, envs.Env)
+    assert hash(planar) == hash(copy.copy(planar))  # selects one compiled program
     assert envs.make("halfcheetah", iterations=8, num_threads=2) == HalfCheetahVel()
     assert HalfCheetahVelPlanar() == HalfCheetahVelPlanar(iterations=6) != HalfCheetahVelPlanar(iterations=5)
 
@@ -169,12 +170,6 @@ def test_results_name_the_simulator_and_not_its_threads(tmp_path):
         assert record["gymnasium"] == importlib.metadata.version("gymnasium")
     assert "num_threads" not in str(comparison.settings)
     assert "frame_skip" in str(comparison.settings)
-
-
-def test_the_planar_engine_keeps_the_contract():
-    check_env(
-        HalfCheetahVelPlanar(), num_episodes=4, horizon=5, thorough=False
-    )  # each program takes seconds to compile
 
 
 def test_the_planar_engine_takes_for_granted_what_the_model_has(monkeypatch):

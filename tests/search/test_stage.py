@@ -122,10 +122,10 @@ def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> Non
         for index, lead in enumerate(leads):
             returns[index] = lead + (noise if index else -noise)
         changed = type(validation)(**{**vars(validation), "returns": returns})
-        assert searching.selected_level(changed, search) == expected
+        assert searching.judge_levels(changed, search)[0] == expected
     returns[0] = np.nan
     changed = type(validation)(**{**vars(validation), "returns": returns})
-    assert [each.level for each in searching.level_scores(changed, search)] == ["schedule", "feedback"]
+    assert [each.level for each in searching.judge_levels(changed, search)[1]] == ["schedule", "feedback"]
 
 
 @pytest.mark.parametrize(

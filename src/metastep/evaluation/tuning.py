@@ -57,19 +57,17 @@ def tune(
     blocks_together: int = 1,
     tracker: Tracker | None = None,
 ) -> tuple[Method, TuningTable]:
-    """Score every point of a method's grid on the same tuning tasks and initial policies; return the best as a method.
+    """Score all combinations of a method's grid on the same tasks and initial policies; return the best as a method.
 
-    Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as
-    many blocks as its learners fill. The points differ in their simulation noise, which is small against the
-    differences between tasks. With `shared_noise`, or where an option of the rule is tuned, each point has blocks of its own,
-    and all points share their noise, as the methods of `compare` do. All combinations of the grid are tried; the other
-    arguments are those of `compare`.
+    Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as many
+    blocks as its learners fill. Points differ in their simulation noise, which is small against the differences between tasks.
+    With `shared_noise`, or where an option of the rule is tuned, each point has blocks of its own, and all share their noise,
+    as the methods of `compare` do. The other arguments are those of `compare`.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
-    with (tracker or Silent()).stage(
-        f"tune {spec.name}", num_blocks(spec, mdp, num_tasks, shared_noise), "blocks"
-    ) as stage:
+    blocks = num_blocks(spec, mdp, num_tasks, shared_noise)
+    with (tracker or Silent()).stage(f"tune {spec.name}", blocks, "blocks") as stage:
         plan = tuning_plan(spec, mdp, seed, num_tasks, num_updates, contexts, shared_noise)
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
@@ -97,9 +95,8 @@ def tuning_plan(
     """Return the plan of a grid search; the arguments are those of `tune`."""
     groups, parameters = _groups(spec, shared_noise), tuple(spec.grid)
     if num_tasks < 2 or num_updates < 1:
-        raise InputError(
-            f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
-        )
+        needed = "at least 2 tasks and 1 update are needed"
+        raise InputError(f"tune: {num_tasks} tasks and {num_updates} updates; {needed}.")
     tasks = [start_of(mdp, seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
     context, theta = (np.concatenate(each)[:num_tasks] for each in zip(*(task[:2] for task in tasks), strict=True))
     base, asked = mdp.with_budget(num_updates), list[BlockRun]()

@@ -112,9 +112,7 @@ class EnvSection(_Section):
 
     name: str = _field("Name in the registry of environments, or module:name.", min_length=1)
     options: dict[str, Plain] = _field("Fields of its class to set.", {})
-    fixed_context: tuple[Float, ...] | None = _field(
-        "The one task of a run, a number for each coordinate.", None, min_length=1
-    )
+    fixed_context: tuple[Float, ...] | None = _field("The one task of a run, by coordinate.", None, min_length=1)
 
 
 class InitialSection(_Section):
@@ -125,10 +123,6 @@ class InitialSection(_Section):
     variance: PerParameter | None = _of(InitialPolicy, "variance")
     low: PerParameter | None = _of(InitialPolicy, "low")
     high: PerParameter | None = _of(InitialPolicy, "high")
-
-    def build(self) -> InitialPolicy:
-        """The distribution."""
-        return InitialPolicy(**dict(self))
 
 
 _OF_EPISODES, _OF_STEPS = " For rules that learn from whole episodes.", " For rules that learn from steps."
@@ -337,7 +331,7 @@ class Experiment(_Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         # What the classes behind the sections refuse is refused here, in their words.
-        self.initial.build()
+        InitialPolicy(**dict(self.initial))
         self.search.build()
         if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
             raise ValueError("collect: is missing, it must be a table with num_meta_episodes")

@@ -46,16 +46,12 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
     """Return the meta-MDP and the search of a run, or refuse settings that cannot be searched."""
     mdp, search = run.mdp, run.config.search.build()
     if not isinstance(mdp, ActorCriticMDP) or not isinstance(mdp.space, HyperparameterSpace):
-        raise InputError(
-            f"learner: 'search' needs a rule that learns from steps and chooses from ranges, {mdp.rule.name!r} does not; take "
-            "'fitted-q'."
-        )
+        needs = "needs a rule that learns from steps and chooses from ranges"
+        raise InputError(f"learner: 'search' {needs}, {mdp.rule.name!r} does not; take 'fitted-q'.")
     base_point(mdp, search.start)  # refuses what is not chosen
     make_strategy(search, 1)  # refuses a missing package
     if run.config.selection.num_tasks < 2:
-        raise InputError(
-            "selection.num_tasks: 1 must be 2 or more where the learner is 'search', for a standard error."
-        )
+        raise InputError("selection.num_tasks: 1 must be 2 or more where the learner is 'search'.")
     if "feedback" in search.levels:
         feedback_features(search, mdp)  # refuses unknown ones
     if run.tasks is not None:
@@ -106,23 +102,18 @@ def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedMo
         mdp, search = build_search(run)
         with run.writing():
             found = _searched(run, mdp, search, timed)
-            controllers = {level: Searched(network, course.best) for level, (network, course) in found.items()}
-            methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]
-            validation = compare(
-                methods,
-                mdp,
-                num_tasks=run.config.selection.num_tasks,
-                stream=Stream.VALIDATION,
-                **run.how_compared(timed),
-            )
-            scores = level_scores(validation, search)
-            for level, controller in controllers.items():
-                model = _model(run, mdp, controller, scores, found[level][1])
-                storage.create_folder(level_file(run, level).parent)
-                save_model(model, level_file(run, level))
+            methods = [
+                Method(level, mdp.rule, Searched(network, course.best), space=mdp.space)
+                for level, (network, course) in found.items()
+            ]
+            how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(timed)}
+            validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **how)
+            chosen, scores = judge_levels(validation, search)
+            storage.create_folder(level_file(run, chosen).parent)
+            for level, (network, course) in found.items():
+                save_model(_model(run, mdp, network, course, scores), level_file(run, level))
             provenance.write_comparison(run, run.validation_file, validation)
-            chosen = level_file(run, selected_level(validation, search))
-            storage.write_atomically(run.model_file, storage.read_bytes(chosen))
+            storage.write_atomically(run.model_file, storage.read_bytes(level_file(run, chosen)))
     return read_searched(run)
 
 
@@ -147,15 +138,12 @@ def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -
 
 
 def _model(
-    run: Run, mdp: ActorCriticMDP, controller: Searched, scores: tuple[LevelScore, ...], course: Course
+    run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scores: tuple[LevelScore, ...]
 ) -> SearchedModel:
-    network = controller.network
-    assert network is not None
-    assert controller.weights is not None
     names, _ = places(mdp, network)
     low = high = np.zeros(0, np.float32)
     if names:
-        seen = observed(mdp, controller, names, run.config.seed, Stream.VALIDATION)
+        seen = observed(mdp, Searched(network, course.best), names, run.config.seed, Stream.VALIDATION)
         seen = seen[np.isfinite(seen).all(axis=1)]
         if not len(seen):
             raise InputError("search: no learner of the best controller has finite features only.")
@@ -163,7 +151,7 @@ def _model(
     return searched_model(
         mdp,
         network,
-        controller.weights,
+        course.best,
         feature_low=low.tolist(),
         feature_high=high.tolist(),
         configuration={"experiment": run.config.to_dict()},
@@ -173,31 +161,24 @@ def _model(
     )
 
 
-def _task_scores(validation: Comparison, search: Search) -> dict[Level, Any]:
-    """Return the scores of every level on the validation tasks, by task."""
-    scores = score(np.moveaxis(validation.returns, 2, 0), search.objective)
-    found = dict(zip(validation.names, scores, strict=True))
-    return {level: found[level] for level in LEVELS if level in found}
+def judge_levels(validation: Comparison, search: Search) -> tuple[Level, tuple[LevelScore, ...]]:
+    """Return the selected level, and the mean score of every level with its standard error.
 
-
-def level_scores(validation: Comparison, search: Search) -> tuple[LevelScore, ...]:
-    """Return the mean score of every level with its standard error; one that diverged on a task is left out."""
-    scores = {level: own for level, own in _task_scores(validation, search).items() if np.isfinite(own).all()}
+    The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. One
+    that diverged on a task is left out.
+    """
+    by_task = dict(zip(validation.names, score(np.moveaxis(validation.returns, 2, 0), search.objective), strict=True))
+    scores = {level: by_task[level] for level in LEVELS if level in by_task and np.isfinite(by_task[level]).all()}
     if not scores:
         raise InputError("search: every level diverged on the validation tasks; look at the ranges of the choices.")
-    errors = {level: own.std(ddof=1) / np.sqrt(len(own)) for level, own in scores.items()}
-    return tuple(LevelScore(level, float(own.mean()), float(errors[level])) for level, own in scores.items())
 
+    def error(numbers: Any) -> float:
+        return float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
 
-def selected_level(validation: Comparison, search: Search) -> Level:
-    """Return the simplest level that is as good as the best: by less than two standard errors behind it on the same tasks."""
-    scores, sound = _task_scores(validation, search), level_scores(validation, search)
-    best = max(sound, key=lambda each: each.score).level  # of equals the simplest
-    for each in sound:
-        lead = scores[best] - scores[each.level]
-        if lead.mean() <= _SURE * lead.std(ddof=1) / np.sqrt(len(lead)):
-            return each.level
-    return best
+    best = max(scores.values(), key=np.mean)
+    leads = {level: best - own for level, own in scores.items()}
+    chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * error(lead))  # the best, if no other
+    return chosen, tuple(LevelScore(level, float(own.mean()), error(own)) for level, own in scores.items())
 
 
 def read_searched(run: Run) -> SearchedModel:
@@ -205,22 +186,16 @@ def read_searched(run: Run) -> SearchedModel:
     model, search = run.model, run.config.search.build()
     if not isinstance(model, SearchedModel):
         raise InputError(f"File {run.model_file} holds no searched model; put back the file of this run.")
-    chosen = selected_level(run.validation, search)
-    if model.record.level != chosen or model.record.validation != level_scores(run.validation, search):
-        raise InputError(
-            f"File {run.model_file} was not selected on what {run.validation_file.name} beside it holds; remove both and "
-            "search again."
-        )
+    if (model.record.level, model.record.validation) != judge_levels(run.validation, search):
+        others = f"was not selected on what {run.validation_file.name} beside it holds"
+        raise InputError(f"File {run.model_file} {others}; remove both and search again.")
     return model
 
 
-def model_of(run: Run, level: str = "") -> Any:
-    """Return the selected model of a run, or that of one level."""
-    return read_level(run, level) if level else run.model
-
-
-def read_level(run: Run, level: str) -> SearchedModel:
-    """Return the model of one level of a run's search."""
+def read_level(run: Run, level: str = "") -> Any:
+    """Return the model of one level of a run's search, by default the selected model of a run."""
+    if not level:
+        return run.model
     path = level_file(run, level)
     if not path.exists():
         known = ", ".join(run.config.search.levels)

@@ -189,7 +189,7 @@ def prepare_method(run: Run, spec: MethodSpec, *, tracker: Tracker | None = None
         num_training_episodes=config.collect.num_meta_episodes,
         num_stepsizes=config.fqi.num_stepsizes,
         regressor=partial(build_regressor, config),
-        model=partial(searching.model_of, own),
+        model=partial(searching.read_level, own),
         task_list=run.tasks,
         tracker=tracker or Silent(),
     )
