@@ -23,7 +23,7 @@ from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import follow
-from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, carry_out
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
@@ -372,8 +372,8 @@ def _scores(
         for block in blocks:
             own = weights[:, block * blocks.size : (block + 1) * blocks.size]
             padded = np.pad(own, ((0, 0), (0, blocks.size - own.shape[1]), (0, 0)), mode="edge")
-            start = start_of(mdp, seed, stream, max(0, 1 + generation * len(blocks)) + block)
-            start = start._replace(context=np.tile(start.context, (twins, 1)), theta=np.tile(start.theta, (twins, 1)))
+            start = mdp.tasks(seed, stream, max(0, 1 + generation * len(blocks)) + block)
+            start = start._replace(context=jnp.tile(start.context, (twins, 1)), theta=jnp.tile(start.theta, (twins, 1)))
             asked[-1].append(BlockRun(twice, Searched(network, padded.reshape(-1, size)), start, mdp.budget))
     ran, found = iter((yield [block for own in asked for block in own])), []
     for group, (twins, num, _) in zip(asked, (each.shape for each in controllers), strict=True):
