@@ -37,8 +37,7 @@ def threefry_2x32(key: Array, counter_high: Array, counter_low: Array) -> tuple[
 
 def _bits_to_normal(bits: Array) -> Array:
     """Map 23 random bits to the centre of their cell in (-1, 1), then through the inverse error function."""
-    # All of it is exact in float32, in whatever order the compiler adds the constants: ±1, where the inverse is infinite,
-    # cannot appear.
+    # All of it is exact in float32, however the compiler orders the constants: ±1, where the inverse is infinite, cannot appear.
     cell = lax.bitcast_convert_type(bits >> np.uint32(9), jnp.int32).astype(jnp.float32)
     return _SQRT2 * lax.erf_inv(cell * np.float32(2.0**-22) + np.float32(2.0**-23 - 1.0))
 
@@ -50,11 +49,9 @@ def standard_normals(key: Array, draw: Array | int, num: int, shape: tuple[int, 
     """
     words = jax.random.key_data(key)
     draws = jnp.asarray(draw, jnp.uint32)[..., *(None for _ in shape)]
-    lanes = jnp.broadcast_to(
-        lax.iota(jnp.uint32, math.prod(shape)).reshape(shape), (*draws.shape[: -len(shape)], *shape)
-    )
-    num_pairs = (num + 1) // 2
-    arrays: list[Array] = []
+    lane = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+    lanes = jnp.broadcast_to(lane, (*draws.shape[: -len(shape)], *shape))
+    num_pairs, arrays = (num + 1) // 2, list[Array]()
     for pair in range(num_pairs):
         counter = jnp.broadcast_to(draws * np.uint32(num_pairs) + np.uint32(pair), lanes.shape)
         # An odd last array leaves a word unused: joining two half-sized arrays would cost more than drawing it.
@@ -101,9 +98,8 @@ def sincos(angle: Array) -> tuple[Array, Array]:
     rest = angle - quarters * _HALF_PI[0] - quarters * _HALF_PI[1] - quarters * _HALF_PI[2]
     square = rest * rest
     sine = rest + rest * square * (-1.6666654611e-1 + square * (8.3321608736e-3 - square * 1.9515295891e-4))
-    cosine = (
-        1.0 - 0.5 * square + square * square * (4.166664568e-2 + square * (-1.388731625e-3 + square * 2.443315712e-5))
-    )
+    even = 4.166664568e-2 + square * (-1.388731625e-3 + square * 2.443315712e-5)
+    cosine = 1.0 - 0.5 * square + square * square * even
     turn = quarters.astype(jnp.int32)
     is_odd = (turn & 1) == 1
     sin, cos = jnp.where(is_odd, cosine, sine), jnp.where(is_odd, sine, cosine)

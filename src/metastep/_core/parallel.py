@@ -27,8 +27,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Listener = Callable[[tuple[int, float]], None]
 """Receives the progress that calls report; several threads may call it at once."""
-NextCall = Callable[[bool], tuple[Any, ...] | None]
-"""Return the next call as (tag, function, *arguments), None if none is ready; is passed whether all workers are busy."""
 
 _SECONDS_TO_START = 3.0  # of a process, with its imports
 _SECONDS_IDLE = 600.0  # after which processes end; fits between two simulations take minutes
@@ -84,8 +82,7 @@ def prepare_jax(device: str | None) -> None:
         where = f"--device: {device}" if device else f"JAX_PLATFORMS: {chosen}" if chosen else "--device: JAX's choice"
         reason = " ".join(f"{type(error).__name__} {error}".split())[:200].rstrip(".")
         raise InputError(f"{where} is not available here, try --device cpu without JAX_PLATFORMS: {reason}.") from None
-    # Without CUDA, JAX silently takes the second of the two platforms.
-    if device is not None and found != device:
+    if device is not None and found != device:  # without CUDA, JAX silently takes the second of the two platforms
         needs = ', a GPU needs pip install "jax[cuda12]"' if device == "gpu" else ""
         raise InputError(f"--device: {device} is not available here, JAX finds only {found}{needs}.")
 
@@ -126,8 +123,11 @@ def executor(number: int, listener: Listener) -> Iterator[Pool]:
         yield pool
 
 
-def completed(pool: Pool, next_call: NextCall) -> Iterator[tuple[Any, Any]]:
-    """Run calls and yield (tag, result) pairs as they finish; results may lead to further calls, exceptions are raised here."""
+def completed(pool: Pool, next_call: Callable[[bool], tuple[Any, ...] | None]) -> Iterator[tuple[Any, Any]]:
+    """Run calls and yield (tag, result) pairs as they finish; results may lead to further calls, exceptions are raised here.
+
+    `next_call(are_all_busy)` returns the next (tag, function, *arguments), or None if none is ready.
+    """
     running: dict[Future[Any], Any] = {}
     while True:
         slots = pool.slots()

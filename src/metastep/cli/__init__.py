@@ -271,8 +271,8 @@ def learn(
     is_run = Path(model, "config.json").exists()  # whose model must be its own
     fitted = _open(Path(model), allow_imports).model if is_run else load(model)
     settings: dict[str, Any] = {"family": family, "seed": seed, "num_updates": updates, "allow_imports": allow_imports}
-    learned = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
-    print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
+    first, last = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
+    print(f"mean return {first:.4g} before the first update, {last:.4g} after the last.")
     print(f"policy: {out / 'policy.safetensors'}\ncurve: {out / 'curve.csv'}\nreport: {out / 'report.html'}")
 
 
@@ -291,7 +291,7 @@ def evaluate(
 
     found = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
     named = ", ".join(f"{name} = {value:g}" for name, value in found.task.items())
-    print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {found.episodes} episodes")
+    print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {episodes} episodes")
 
 
 @verb

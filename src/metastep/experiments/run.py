@@ -70,7 +70,8 @@ class Run:
         if not file.exists():
             raise InputError(f"Folder {path} holds no config.json; `metastep collect` or `metastep run` creates one.")
         record = provenance.read_config(file)
-        run = cls(path, provenance.parsed(file, record), provenance.listed_tasks(file, record["tasks"]))
+        config = provenance.parsed(f"File {file}", record["experiment"])
+        run = cls(path, config, provenance.listed_tasks(file, record["tasks"]))
         run.record = record
         return run
 
@@ -82,7 +83,7 @@ class Run:
         # Of several processes that start at the same time one writes; all compare with what is there then.
         storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
-        filled = provenance.parsed(file, self.record).to_dict()
+        filled = provenance.parsed(f"File {file}", self.record["experiment"]).to_dict()
         started = {name: self.record[name] for name in wanted} | {"experiment": filled}
         place, remedy = f"Folder {self.path} was started with", "resume with the same setting or use another folder"
         provenance.require_same(started, wanted, place, "which is now", remedy)

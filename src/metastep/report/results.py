@@ -36,16 +36,17 @@ def learning_curves(findings: Findings) -> list[Picture]:
     caption = f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {labels}."
     pictures = [fig.alone("learning-curves", caption, fig.curves("", lines))]
     others, panels = [name for name in comparison.names if name != target], []
-    for name in others if len(others) > 1 else ():
+    if len(others) < 2:
+        return pictures
+    for name in others:
         # The others stay in sight, so that the panels are seen to show the same thing.
         look: Any = {"label": "", "shade": fig.QUIET, "has_band": False, "is_dashed": False}
         quiet = [fig.line_of(comparison, other, filled[other], **look) for other in others if other != name]
         own = [fig.line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
         panels.append(fig.curves(comparison.label(name), [*quiet, *own]))
-    label = comparison.label(target)
-    caption = f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods."
+    caption = f"{comparison.label(target)} beside each other method, with 95 % intervals; grey lines are the others."
     layout = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
-    return [*pictures, *([fig.picture("one-by-one", caption, fig.in_rows(panels, 4), layout)] if panels else [])]
+    return [*pictures, fig.picture("one-by-one", caption, fig.in_rows(panels, 4), layout)]
 
 
 def spread(findings: Findings) -> Picture:
@@ -64,13 +65,12 @@ def spread(findings: Findings) -> Picture:
     reached, within = (auc[:, None] >= levels[:, None]).mean(axis=2), (behind[:, None] <= gaps[:, None]).mean(axis=2)
 
     def means(axes: Axes) -> None:
-        for index, row in enumerate(rows):
-            height = len(rows) - 1 - index
+        for height, row in enumerate(reversed(rows)):
             shade = fig.colour_of(comparison, row.method)
-            for interval, mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
-                axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
+            for (mean, low, high), mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
+                axes.plot([low, high], [height + shift] * 2, color=shade, linewidth=1.4)
                 face = shade if mark == "o" else fig.PAPER
-                axes.plot(interval.mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
+                axes.plot(mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
         fig.name_rows(axes, [comparison.label(row.method) for row in rows])
         axes.set_xlabel("AUC")
 
@@ -118,12 +118,10 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
         def over_updates(axes: Axes) -> None:
             colours = [fig.shade_of(position) for position in range(len(known))]
             axes.stackplot(updates, shares, colors=colours, edgecolor=fig.PAPER, linewidth=0.7)
-            axes.set_ylim(0.0, 1.0)
-            axes.margins(x=0.0)
+            axes.set(ylim=(0.0, 1.0), xmargin=0.0, xlabel="update")
             axes.grid(visible=False)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-            axes.set_xlabel("update")
             middles = np.cumsum(shares[:, -1]) - shares[:, -1] / 2.0
             named = [position for position in range(len(known)) if shares[position].mean() >= _NEVER]
             fig.label_lines(axes, [(known[p], float(middles[p]), colours[p]) for p in named])
@@ -133,30 +131,26 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
                 colours = _colours(comparison, name, most_followed(comparison, name))
                 first, second = comparison.context[:, :2].T
                 axes.scatter(first, second, c=colours, s=30, edgecolors=fig.PAPER, linewidths=0.6)
-                axes.set(xlabel=labels[0], ylabel=labels[1])
             else:
                 colours = _colours(comparison, name, chosen.ravel())
-                context, update = np.broadcast_arrays(comparison.context[:, :1], updates)
-                axes.scatter(context.ravel(), update.ravel(), c=colours, s=9, linewidths=0.0, rasterized=True)
+                first, second = map(np.ravel, np.broadcast_arrays(comparison.context[:, :1], updates))
+                axes.scatter(first, second, c=colours, s=9, linewidths=0.0, rasterized=True)
                 axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-                axes.set(xlabel=labels[0], ylabel="update")
+            axes.set(xlabel=labels[0], ylabel=labels[1] if is_map else "update")
 
         label = comparison.label(name)
         return [Panel(f"{label}: share of tasks", over_updates), Panel(f"{label}: by task", by_task)]
 
     right = "the direction followed most often" if is_map else "the direction of every update"
-    caption = (
-        f"Directions that were followed. Left: the share of the test tasks, update by update. Right: {right}, by task."
-    )
+    caption = f"Directions that were followed. Left: the share of the test tasks by update. Right: {right}, by task."
     layout = Layout((4.9, 3.2), (0.75, 0.42), widths=(1.25, 1.0))
     return fig.picture("directions", caption, [row(name) for name in names], layout)
 
 
 def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
     """Return the position of the direction followed most often in each task, of equals the first: (tasks,)."""
-    index = comparison.index(name)
-    num = max(1, len(comparison.methods[index].directions))
-    counts = np.stack([(comparison.direction[index] == position).sum(axis=1) for position in range(num)])
+    chosen, num = comparison.direction[comparison.index(name)], max(1, len(comparison.record(name).directions))
+    counts = np.stack([(chosen == position).sum(axis=1) for position in range(num)])
     return np.asarray(counts.argmax(axis=0))
 
 
@@ -182,9 +176,8 @@ def chosen(findings: Findings) -> list[Picture]:
             if name in names and record.rule == target.rule:
                 columns.append((record, names.index(name)))
         title = "step size" if name == "stepsize" else name.replace("_", " ")
-        # Where the target is alone, the other panels say whose the line is.
-        is_named, is_log_scale = not panels or len(columns) > 1, scale != "linear"
-        panels.append(panel(title, columns, is_named=is_named, ylabel="", is_log=is_log_scale, of_tasks=True))
+        is_named = not panels or len(columns) > 1  # where the target is alone, the other panels say whose the line is
+        panels.append(panel(title, columns, is_named=is_named, ylabel="", is_log=scale != "linear", of_tasks=True))
     label = comparison.label(target.name)
     if panels:
         caption = (
@@ -204,10 +197,11 @@ def chosen(findings: Findings) -> list[Picture]:
         "Divergence": [record for record in comparison.methods if record.scale == "divergence"],
         f"Length ({rule})": [record for record in comparison.methods if rule and rule_of(record) == rule],
     }
+    top = 1.2 * float(
+        findings.config["meta"]["stepsize_high"]
+    )  # a schedule that leaves the range would press the others together
     for title, records in sorted(kinds.items(), key=lambda kind: target not in kind[1]):
         if records:
-            # A schedule that leaves the range of steps would press the others together.
-            top = 1.2 * float(findings.config["meta"]["stepsize_high"])
             how: Any = {"ylabel": axis_of(records[0].scale), "is_log": any(map(is_log, records)), "top": top}
             panels.append(panel(title, [(record, 0) for record in records], **how))
     caption = (
@@ -226,13 +220,11 @@ def axis_of(scale: str) -> str:
 def steps_by_task(findings: Findings) -> Picture:
     """Draw the target's steps against each coordinate of the context."""
     comparison, target = findings.comparison, findings.target
-    record = comparison.record(target)
+    record, colours = comparison.record(target), _colours(comparison, target, most_followed(comparison, target))
     chosen = comparison.hyperparameters[comparison.index(target), :, :, 0].astype(np.float64)
     low, middle, high = np.quantile(np.where(np.isfinite(chosen), chosen, 0.0), (0.25, 0.5, 0.75), axis=1)
-    followed = most_followed(comparison, target)
 
     def draw(index: int, axes: Axes) -> None:
-        colours = _colours(comparison, target, followed)
         context = comparison.context[:, index]
         axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
         axes.scatter(context, middle, c=colours, s=20, edgecolors=fig.PAPER, linewidths=0.5, zorder=3)
@@ -271,44 +263,33 @@ def single_tasks(findings: Findings) -> Picture:
     shown = [name for name in (yardstick_of(comparison, target), best, target) if name]
     filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
 
-    def title_of(task: int) -> str:
-        if findings.config["env"]["fixed_context"] is not None:
-            return f"learner {task + 1}"
-        values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
-        return ", ".join(f"{name} {number(float(value))}" for name, value in values)
-
     def returns(task: int) -> Panel:
+        values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
+        place = ", ".join(f"{name} {number(float(value))}" for name, value in values)
+        unnamed = {} if task == tasks[:3][-1] else {"label": ""}  # named once, where there is room beside the panel
         lines = [
-            fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, has_band=False)
+            fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, has_band=False, **unnamed)
             for name in shown
         ]
-        is_named = task == tasks[:3][-1]  # once, where there is room beside the panel
-        return fig.curves(
-            title_of(task), [line if is_named else line._replace(label="") for line in lines], ylabel="return"
-        )
+        return fig.curves(place if findings.is_family else f"learner {task + 1}", lines, ylabel="return")
 
     def chosen_steps(task: int, axes: Axes) -> None:
         chosen = comparison.hyperparameters[index, task, :, 0]
         updates = np.arange(1, len(chosen) + 1)
         axes.plot(updates, chosen, color=fig.QUIET, linewidth=1.0)
-        colours = _colours(comparison, target, comparison.direction[index, task])
-        axes.scatter(updates, chosen, c=colours, s=14, zorder=3)
+        axes.scatter(updates, chosen, c=_colours(comparison, target, comparison.direction[index, task]), s=14, zorder=3)
         if is_log(record):
             fig.logarithmic(axes, "y")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
 
     rows: list[Sequence[Panel]] = []
-    for first in range(0, len(tasks), 3):
-        group = tasks[first : first + 3]
+    for group in fig.in_rows(tasks, 3):
         rows += [[]] if rows else []  # some room between the groups
-        rows.append([returns(task) for task in group])
-        rows.append([Panel("", partial(chosen_steps, task)) for task in group])
+        rows += [[returns(task) for task in group], [Panel("", partial(chosen_steps, task)) for task in group]]
     coloured = " in the colours of the directions" if record.directions else ""
     order = f", from where it is furthest behind {comparison.label(best)} to furthest ahead" if best else ""
-    caption = (
-        f"Single tasks{order}: returns, and below them the steps of {record.label}{coloured}. A curve is one learner."
-    )
+    caption = f"Single tasks{order}: returns, below them steps of {record.label}{coloured}. A curve is one learner."
     heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
     layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")
     return fig.picture("single-tasks", caption, rows, layout)

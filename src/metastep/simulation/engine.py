@@ -31,8 +31,6 @@ Function = Callable[..., Any]
 # step was taken (episodes, learners). NumPy arrays outside compiled functions, JAX arrays within.
 _HostMove = tuple[Any, Any, Any, Any, Any]
 
-_SEED_STREAM = 2  # keys_of takes 0 and 1
-
 
 @cache
 def compiled(function: Function) -> Function:
@@ -57,8 +55,8 @@ def draw_seeds(key: Array, shape: tuple[int, ...]) -> Array:
 @partial(jax.jit, static_argnums=(1, 2))
 def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, Array]:
     """The normals of the resets, `num` a lane, and a seed for every lane."""
-    normals = standard_normals(keys_of(key)[0], 0, num, shape)
-    return numbers_last(normals, shape), draw_seeds(jax.random.fold_in(key, _SEED_STREAM), shape)
+    seeds = draw_seeds(jax.random.fold_in(key, 2), shape)  # keys_of takes 0 and 1
+    return numbers_last(standard_normals(keys_of(key)[0], 0, num, shape), shape), seeds
 
 
 @partial(jax.jit, static_argnums=0)

@@ -57,8 +57,7 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
 
     F repeats one block for every action, the mean over the steps taken: (learners, 1 + s, 1 + s).
     """
-    fisher = _fisher_block(estimator.rollout, sums)
-    size = fisher.shape[-1]
+    fisher, size = _fisher_block(estimator.rollout, sums), 1 + estimator.rollout.policy.num_observations
     trace = jnp.trace(fisher, axis1=-2, axis2=-1)[:, None, None]
     ridge = (damping / size) * trace if estimator.damping_kind == "relative" else damping
     damped = fisher + ridge * jnp.eye(size, dtype=jnp.float32)
@@ -71,8 +70,7 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
         return jnp.sum(left * right, axis=(1, 2), keepdims=True)
 
     if estimator.solver == "truncated":
-        # As in TRPO's first implementations. No preconditioner: where the steps do not suffice, directions in which the
-        # batch varies most are solved for first.
+        # As in TRPO's first implementations, without a preconditioner: directions in which the batch varies most come first.
         solved = conjugate_gradient(image, right, dot, estimator.cg_iterations)
     else:
         # The matrix is brought to unit diagonal first: coordinates of very different size (metres and radians) would cost
@@ -134,8 +132,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
 
     `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: no matrix. Jacobi preconditioning.
     """
-    policy = estimator.rollout.policy
-    observation, weight = _visited(episodes)
+    policy, (observation, weight) = estimator.rollout.policy, _visited(episodes)
 
     def mean(parameters: Array) -> Arrays:
         return policy.mean(parameters, observation)
