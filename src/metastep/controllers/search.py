@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +30,7 @@ class Prices(NamedTuple):
 
 
 class _Tilt(NamedTuple):
-    """Effect of a shift u(s) of the policy's mean on the episodes.
-
-    The log density ratio of an action `mean + sigma z` under the mean shifted by u is `u z / sigma - u^2 / (2 sigma^2)`.
-    """
+    """Effect of a shift u(s) of the mean: log p'(a) / p(a) = u z / sigma - u^2 / (2 sigma^2) at a = mean + sigma z."""
 
     weight: Array  # gamma^t
     returns: Array  # (episodes, learners)
@@ -141,13 +138,6 @@ def _best_draw(
     return jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0]
 
 
-class HOOFState(NamedTuple):
-    """The effective sample sizes so far."""
-
-    mdp: EpisodicMetaMDP
-    sample_sizes: tuple[Array, ...]  # one (learners,) for each update
-
-
 @dataclass(frozen=True, eq=False)
 class HOOF(NumericController):
     """The best of many random step sizes by importance sampling (paper, appendix; after Paul, Kurin and Whiteson 2019).
@@ -165,19 +155,19 @@ class HOOF(NumericController):
     num_batches: ClassVar[int] = 3
     least: ClassVar[dict[str, float]] = {"max_divergence": 0.0, "num_candidates": 1.0}
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
-        return HOOFState(whole_episodes(mdp, "controller: 'hoof'"), ())
+    def init(self, mdp: MetaMDP, learners: Learners) -> tuple[EpisodicMetaMDP, *tuple[Array, ...]]:
+        """Return the meta-MDP; effective sample sizes (learners,) of every update follow it in the state."""
+        return (whole_episodes(mdp, "controller: 'hoof'"),)
 
-    def propose(self, state: HOOFState, learners: Learners) -> Array:
-        bound = self.column("max_divergence", learners)[:, 0]
-        return _best_draw(state.mdp.simulated(), self.num_candidates, learners, bound, _batch(state.mdp, learners))
+    def propose(self, state: Any, learners: Learners) -> Array:
+        mdp, bound = state[0], self.column("max_divergence", learners)[:, 0]
+        return _best_draw(mdp.simulated(), self.num_candidates, learners, bound, _batch(mdp, learners))
 
-    def observe(self, state: HOOFState, before: Learners, hyperparameters: Array, after: Learners) -> HOOFState:
-        sample_size = price(state.mdp, before, hyperparameters[None]).sample_size[0]
-        return state._replace(sample_sizes=(*state.sample_sizes, sample_size))
+    def observe(self, state: Any, before: Learners, hyperparameters: Array, after: Learners) -> Any:
+        return (*state, price(state[0], before, hyperparameters[None]).sample_size[0])
 
-    def report(self, state: HOOFState) -> dict[str, Array]:
-        return {"effective_sample_size": jnp.stack(state.sample_sizes)} if state.sample_sizes else {}
+    def report(self, state: Any) -> dict[str, Array]:
+        return {"effective_sample_size": jnp.stack(state[1:])} if state[1:] else {}
 
 
 def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:

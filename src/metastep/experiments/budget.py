@@ -22,6 +22,7 @@ from metastep.experiments.config import learners_collected, updates_collected
 from metastep.experiments.stages import some_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
+from metastep.search.evolution import Search
 from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def budget_of(run: Run) -> Budget:
         selection, at_once = learned.selection.num_tasks, blocks_at_once(mdp.env)
         if learned.learner == "search":
             search, updates = learned.search, learned.meta.num_updates
-            members = search.build().runs_of_pair * search.pairs
+            members = Search(**dict(search)).runs_of_pair * search.pairs
             judged = search.generations // search.validate_every + 2
             for learners, times in ((members, search.generations), (selection, judged)):
                 times *= len(search.levels)
