@@ -59,7 +59,6 @@ class LinearGaussian(Policy):
     """The paper's policy: mean = b + W s; theta = (b, W) with W row by row.
 
     Args:
-        num_observations, num_actions: how many numbers the policy sees, and chooses.
         sigma: standard deviation of the actions, fixed.
     """
 
@@ -93,7 +92,7 @@ class MLPGaussian(Policy):
     """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first).
 
     Args:
-        num_observations, num_actions, sigma: as of `LinearGaussian`.
+        sigma: standard deviation of the actions, fixed.
         hidden: sizes of the hidden layers.
     """
 
