@@ -17,8 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from metastep import envs, features, policies, rules
-from metastep._core.errors import InputError, not_registered, shown
-from metastep._core.settings import with_tuples
+from metastep._core.errors import InputError, not_registered, shown, with_all
 from metastep._core.storage import read_bytes
 from metastep.experiments.reference import sentence
 from metastep.experiments.schema import Experiment
@@ -131,7 +130,7 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> Any:
 def parse(data: Mapping[str, Any]) -> Experiment:
     """Check a configuration; what is wrong with it is one sentence."""
     try:
-        config = Experiment.model_validate(with_tuples(data))
+        config = Experiment.model_validate(with_all(tuple, data))
     except ValidationError as error:
         raise InputError(sentence(error)) from error
     for model in config.models:
