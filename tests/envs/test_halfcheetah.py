@@ -16,11 +16,8 @@ from metastep import envs
 from metastep._core.errors import InputError
 from metastep._core.numerics import standard_normals
 from metastep.controllers import Fixed
-from metastep.envs.halfcheetah import HalfCheetahVel, HalfCheetahVelPlanar
-from metastep.envs.planar import engine
-from metastep.envs.planar import model as planar_model
-from metastep.envs.planar.engine import CheetahState
-from metastep.envs.planar.model import load_model, read_model
+from metastep.envs.halfcheetah import HalfCheetahVel, HalfCheetahVelPlanar, load_model, read_model
+from metastep.envs.planar import CheetahState, step
 from metastep.evaluation import Method, compare
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.collection import collect
@@ -181,7 +178,7 @@ def test_the_planar_engine_takes_for_granted_what_the_model_has(monkeypatch):
     np.testing.assert_array_equal(model.jnt_axis, [(1, 0, 0), (0, 0, 1), *[(0, 1, 0)] * 7])
     changed = copy.copy(model)
     changed.opt.integrator = mujoco.mjtIntegrator.mjINT_RK4
-    monkeypatch.setattr(planar_model, "load_model", lambda: changed)
+    monkeypatch.setattr("metastep.envs.halfcheetah.load_model", lambda: changed)
     with pytest.raises(InputError, match=r'^env\.engine: "planar" does not know the installed .*; allowed is "c"\.$'):
         read_model.__wrapped__()
 
@@ -211,7 +208,7 @@ def test_one_planar_step_in_float64_is_mujocos():
         numbers = tuple(np.stack(before, axis=-1))
         state = CheetahState(numbers[:9], numbers[9:18], numbers[18:27])
         iterations = HalfCheetahVelPlanar().iterations
-        moved = jax.jit(lambda state, action: engine.step(CHEETAH, state, action, iterations))(state, numbers[27:])
+        moved = jax.jit(lambda state, action: step(CHEETAH, state, action, iterations))(state, numbers[27:])
         found, expected = np.concatenate(moved).T, np.stack(after)
     np.testing.assert_allclose(found[:, :18], expected[:, :18], atol=1e-9)
     np.testing.assert_allclose(found[:, 18:], expected[:, 18:], atol=1e-6)

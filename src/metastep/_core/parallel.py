@@ -28,8 +28,6 @@ Result = TypeVar("Result")
 Listener = Callable[[tuple[int, float]], None]
 """Receives the progress that calls report; several threads may call it at once."""
 
-_SECONDS_TO_START = 3.0  # of a process, with its imports
-_SECONDS_IDLE = 600.0  # after which processes end; fits between two simulations take minutes
 _SECONDS_BETWEEN_CHECKS = 1.0  # of how many calls may run: workers come and go
 _MOST_IN_THREADS = 4  # calls in flight before processes start: more would not run faster, and be missing later
 
@@ -156,10 +154,10 @@ def call_with(listener: Listener | None, cores: int, function: Callable[..., Any
 
 def patience(cores: int) -> float:
     """Return the seconds of work after which processes start; inf for never."""
-    # If as much work is left as was done, processes save all but one core's share of it: more than the time to start them.
+    # If as much work is left as was done, processes save all but one core's share of it: more than the 3 s to start them.
     given = os.environ.get("METASTEP_PATIENCE", "")
     try:
-        return float(given) if given else _SECONDS_TO_START / (1.0 - 1.0 / max(2, cores))
+        return float(given) if given else 3.0 / (1.0 - 1.0 / max(2, cores))
     except ValueError:
         raise InputError(f"METASTEP_PATIENCE: {given!r} must be a number of seconds, or inf.") from None
 
@@ -194,8 +192,8 @@ class LocalPool:
             else:
                 # Loky's resource tracker reports semaphores that a stopped command left; it removes them anyway.
                 os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-                options = {"timeout": _SECONDS_IDLE, "initializer": _prepare, "initargs": (os.getpid(),)}
-                # Processes of an earlier stage serve again.
+                # Processes of an earlier stage serve again, unless idle for ten minutes: fits between two simulations are faster.
+                options = {"timeout": 600.0, "initializer": _prepare, "initargs": (os.getpid(),)}
                 self._processes = self._processes or get_reusable_executor(self._cores, **options)
                 return self._processes.submit(_call_in_process, call)
         cores, listener = self._cores // self._number, lambda progress: self._listener(progress)

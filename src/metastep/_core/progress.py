@@ -97,7 +97,7 @@ class Terminal:
             with bar:
                 yield Stage(advance)
             return
-        self.note(f"{name}: {counted(total, unit)}")
+        self.note(f"{name}: {human(total)}{unit.removesuffix('s') if total == 1.0 else unit}")
         yield Stage(advance)
         seconds = time.monotonic() - start
         speed = pace(task.completed, seconds, unit) if total != 1.0 else ""
@@ -110,11 +110,6 @@ def human(number: float) -> str:
         if abs(number) >= factor:
             return f"{number / factor:.1f} {letter}"
     return f"{number:.0f} " if number >= 10.0 or number == int(number) else f"{number:.1f} "
-
-
-def counted(number: float, unit: str) -> str:
-    """Return 1 block, 1.2 Msteps, from a unit in the plural."""
-    return f"{human(number)}{unit.removesuffix('s') if number == 1.0 else unit}"
 
 
 def pace(done: float, seconds: float, unit: str) -> str:

@@ -19,7 +19,7 @@ from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.controller import Controller, Exploration, Resources, TaskSource, attempt_keys, require_one_coordinate
 from metastep.mdp.history import History
-from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, carry_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +155,9 @@ def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float
     blocks = Blocks(run.num_training_episodes, mdp.block_size)
 
     def plan() -> Plan[list[History]]:
-        starts = [start_of(mdp, run.seed, Stream.TRAIN, block, run.task_list) for block in blocks]
-        how = mdp, RandomConstant()
-        ran = yield [BlockRun(*how, start, run.num_updates, blocks.num_valid(start.block)) for start in starts]
+        tasks = [mdp.tasks(run.seed, Stream.TRAIN, block, run.task_list) for block in blocks]
+        asked = zip(tasks, map(blocks.num_valid, blocks), strict=True)
+        ran = yield [BlockRun(mdp, RandomConstant(), own, run.num_updates, num) for own, num in asked]
         return [block.history for block in ran]
 
     with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:

@@ -19,7 +19,7 @@ from metastep.evaluation.methods import RECORD, Method, MethodRecord, has_direct
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, carry_out
 
 _OF_THE_MODEL = ("observation", "meta_discount")  # settings that leave the learners of a comparison alone
 # Type and axes of the arrays: methods, tasks, updates, estimates (one more), hyperparameters, parameters, context.
@@ -149,7 +149,7 @@ def comparison_plan(
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"methods: the name {repeated[0]!r} is used more than once.")
     mdp, blocks = mdp.with_budget(num_updates), Blocks(num_tasks, mdp.block_size)
-    starts = [start_of(mdp, seed, stream, block, contexts) for block in blocks]
+    starts = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
     refuse_overlap(methods, stream, context)
     pairs = [(method, method.on(mdp)) for method in methods]

@@ -38,7 +38,7 @@ from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
 from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.actor_critic.experience import in_first_episode
+from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
 from metastep.simulation.engine import engine_of

@@ -125,9 +125,8 @@ class SearchedModel(AnyModel):
         """Return hyperparameters (rows, coordinates) of observations (rows, features), as simulated learners follow them."""
         seen: NDArray[Any] = np.asarray(observation, np.float32)
         if seen.ndim != 2 or seen.shape[1] != len(self.network.features):
-            raise InputError(
-                f"observation has shape {seen.shape}, allowed are rows of {len(self.network.features)} numbers."
-            )
+            size = len(self.network.features)
+            raise InputError(f"observation has shape {seen.shape}, allowed are rows of {size} numbers.")
         found: NDArray[np.float32] = self._points(seen, np)
         return found
 
@@ -149,9 +148,8 @@ class SearchedModel(AnyModel):
 
     def curves(self, shares: Sequence[float] | None = None) -> dict[str, NDArray[np.float32]]:
         """Return every hyperparameter, by name, at shares of the budget, by default the knots, with all else at its mean."""
-        places = np.linspace(0.0, 1.0, self.record.knots) if shares is None else np.asarray(shares)
-        found = self.responses(BUDGET, places.astype(np.float32))
-        return {BUDGET: places.astype(np.float32)} | dict(zip(self.record.names, found.T, strict=True))
+        places = np.asarray(np.linspace(0.0, 1.0, self.record.knots) if shares is None else shares, np.float32)
+        return {BUDGET: places} | dict(zip(self.record.names, self.responses(BUDGET, places).T, strict=True))
 
     def responses(self, feature: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return hyperparameters (values, coordinates) where one feature has these values, and all others their mean."""
@@ -197,7 +195,7 @@ def searched_model(
     search_steps: float,
     seed: int,
 ) -> SearchedModel:
-    """Return the model of a controller that was searched for a meta-MDP, of weights (num_weights,).
+    """Return the model of a controller of weights (num_weights,) that was searched for a meta-MDP.
 
     The lowest and highest features are those on the validation tasks; `configuration` has the experiment under `experiment`.
     """

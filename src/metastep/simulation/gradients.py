@@ -22,7 +22,6 @@ DAMPING = 1e-3
 """Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
 
 _Iteration = tuple[Array, Array, Array, Array]  # count, solution, residual, direction
-_CG_TOLERANCE = 1e-5  # conjugate gradient stops where the residual is this share of the gradient
 
 Batch = Sums | Trajectories
 """What an estimate is made from: sums over the episodes where they suffice, else the episodes."""
@@ -92,10 +91,7 @@ def conjugate_gradient(
     preconditioner: Array | float = 1.0,
     tolerance: float | None = None,
 ) -> Array:
-    """Return the solution of image(x) = right after so many steps from zero.
-
-    Learners run in lockstep. With a tolerance they stop early, where the residual of each is this share of the right side.
-    """
+    """Solve image(x) = right, starting from zero; with a tolerance, until every learner's residual is this share of `right`."""
 
     def ratio(numerator: Array, denominator: Array) -> Array:
         """Return 0 where the denominator is 0: the iteration is done then."""
@@ -155,7 +151,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
         return jnp.sum(left * right, axis=0)
 
     scale = 1.0 / (diagonal + ridge)
-    return conjugate_gradient(fisher_vector, gradient, dot, estimator.cg_iterations, scale, _CG_TOLERANCE)
+    return conjugate_gradient(fisher_vector, gradient, dot, estimator.cg_iterations, scale, tolerance=1e-5)
 
 
 @dataclass(frozen=True)

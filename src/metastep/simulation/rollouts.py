@@ -36,10 +36,8 @@ _MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
 def require_fit(env: Env | HostEnv, policy: Policy | ActorCritic) -> None:
     """Refuse a policy that sees or does something other than what the environment offers."""
     if (choices := choices_of(env)) is not None and not hasattr(policy, "num_choices"):
-        found = (
-            f"{env.name!r} has {choices} discrete actions, but the policy {type(policy).__name__} draws real numbers"
-        )
-        raise InputError(f"env.name: {found}; allowed here are environments with continuous actions.")
+        wrong = f"{choices} discrete actions, but the policy {type(policy).__name__} draws real numbers"
+        raise InputError(f"env.name: {env.name!r} has {wrong}; allowed here are environments with continuous actions.")
     for field in ("num_observations", "num_actions", "num_choices"):
         seen, offered = getattr(policy, field, None), getattr(env, field, None)
         if seen != offered:

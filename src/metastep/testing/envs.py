@@ -233,22 +233,16 @@ def _random_actions(
 
 
 def _corners(space: ContextSpace) -> tuple[Contexts, Contexts]:
-    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle.
-
-    At least two learners: each must have a neighbour.
-    """
+    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle."""
     low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
-    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))
+    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))  # each learner must have a neighbour
     upper, diagonal = lower.copy(), np.arange(len(low))
     lower[diagonal, diagonal], upper[diagonal, diagonal] = low, high
     return lower, upper
 
 
 def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: int, *, thorough: bool) -> None:
-    """Check episodes in random tasks and, where it is `thorough`, in tasks that differ by one coordinate.
-
-    `play` gives the episodes of some tasks, always with the same random numbers.
-    """
+    """Check episodes in random tasks and in ones that differ by one coordinate; `play` always has the same random numbers."""
     space: ContextSpace = subject.part.context_space
     lower, upper = _corners(space)
     played = []
