@@ -154,8 +154,8 @@ def comparison_plan(
     refuse_overlap(methods, stream, context)
     pairs = [(method, method.on(mdp)) for method in methods]
     ran = yield [
-        BlockRun(variant, method.controller, start, num_updates, blocks.num_valid(start.block))
-        for (method, variant), start in product(pairs, starts)
+        BlockRun(variant, method.controller, start, num_updates, blocks.num_valid(block))
+        for (method, variant), (block, start) in product(pairs, enumerate(starts))
     ]
     settings = {
         "seed": seed,
