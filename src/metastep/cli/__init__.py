@@ -289,9 +289,9 @@ def evaluate(
     watch(device)
     from metastep.experiments.learn import evaluate as evaluate_policy
 
-    found = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
-    named = ", ".join(f"{name} = {value:g}" for name, value in found.task.items())
-    print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {episodes} episodes")
+    on, mean, error = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
+    named = ", ".join(f"{name} = {value:g}" for name, value in on.items())
+    print(f"{named}: mean return {mean:.5g}, standard error {error:.2g}, {episodes} episodes")
 
 
 @verb
@@ -310,9 +310,9 @@ def publish(
     from metastep.experiments.publishing import publish as write_model
 
     opened = [_open(run, allow_imports) for run in runs]
-    found = write_model(opened, name, out, trees=trees, command=this_command(), force=force, tracker=terminal)
-    print(f"{found.model}: {found.num_bytes / 1000:.0f} kB, the same proposals as before for {100 * found.same:.2f} %")
-    print(found.card)
+    how: dict[str, Any] = {"trees": trees, "command": this_command(), "force": force, "tracker": terminal}
+    file, card, same = write_model(opened, name, out, **how)
+    print(f"{file}: {file.stat().st_size / 1000:.0f} kB, the same proposals as before for {100 * same:.2f} %\n{card}")
 
 
 @verb
