@@ -8,7 +8,7 @@ from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +36,6 @@ _ROWS = 2000  # observations of the training data on which the packed model is c
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
 
 
-class Published(NamedTuple):
-    """The files of a published model."""
-
-    model: Path
-    card: Path
-    num_bytes: int
-    same: float  # share of observations for which the packed model proposes the very same
-
-
 def publish(
     runs: Sequence[Run],
     name: str,
@@ -54,11 +45,12 @@ def publish(
     command: str = "",
     force: bool = False,
     tracker: Tracker | None = None,
-) -> Published:
+) -> tuple[Path, Path, float]:
     """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
     Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
-    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together.
+    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together. Return both
+    paths, and the share of observations for which the packed model proposes the very same.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
@@ -112,7 +104,7 @@ def publish(
     storage.create_folder(out)
     with storage.writing(out, deep=False):  # two commands with the same name must not mix their files
         write_new(card, write_both, force=force)
-    return Published(file, card, len(content), same)
+    return file, card, same
 
 
 def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
@@ -192,16 +184,14 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
         names = ", ".join(run.config.env.name for run in runs)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
     configs = {name: _without_units(run.config, known) for name, run in families.items()}
-    fitting = dict(configs)
-    if known:  # with the longest steps of any, and with nodes as small as in forests of one family
-        longest = max(each.meta.stepsize_high for each in configs.values())
-        for name, each in configs.items():
-            data = each.to_dict()
-            data["meta"]["stepsize_high"] = longest
-            if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
-                data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
-            fitting[name] = parse(data)
-    config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
+    fitting = [each.to_dict() for each in configs.values()]
+    for data in (
+        fitting if known else ()
+    ):  # with the longest steps of any, and nodes as small as in forests of one family
+        data["meta"]["stepsize_high"] = max(each.meta.stepsize_high for each in configs.values())
+        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
+            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
+    config, mdps = parse(fitting[0]), [build_mdp(parse(data)) for data in fitting]
     first, *others = mdps
     for other, what in product(others, ("observation", "space", "rule.name")):
         if attrgetter(what)(first) != attrgetter(what)(other):

@@ -91,15 +91,13 @@ class ActorCritic:
     where actions are numbers, then the critic.
 
     Args:
-        num_observations, num_actions: how many numbers the policy sees, and chooses.
-        num_choices: of discrete actions, how many there are; None where actions are numbers.
         hidden: sizes of the hidden layers of either network.
         log_std: of numbers, logarithm of their first standard deviation, which is learned and the same in all states.
     """
 
-    num_observations: Count
-    num_actions: Count
-    num_choices: Count | None = None
+    num_observations: Count  # numbers the policy sees
+    num_actions: Count  # numbers it chooses
+    num_choices: Count | None = None  # of a discrete action; None where actions are numbers
     hidden: Layers = (64, 64)
     log_std: Float = 0.0
 

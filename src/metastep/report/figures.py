@@ -70,10 +70,7 @@ def plain(text: str) -> str:
 
 
 def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
-    """Write each line's name at its right end, pushed apart where they would overlap.
-
-    The limits of the axes must be final; `ends` are (label, y of the last point, colour) of each line.
-    """
+    """Write the names of lines at their right ends, (label, y, colour), pushed apart; limits of the axes must be final."""
     assert axes.figure is not None
     # In shares of the axes, so that a logarithmic axis is like any other.
     spacing = 0.165 * axes.figure.dpi / axes.bbox.height  # a line of text

@@ -51,9 +51,9 @@ def check_env(
 ) -> None:
     """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`, or of `metastep.envs.HostEnv`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated`
-    are scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal
-    has an effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
+    Checked: declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated` are
+    scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal has an
+    effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
 
     Args:
         num_episodes, horizon, seed: of the simulations; longer ones where the context matters late in an episode.
@@ -129,10 +129,9 @@ def check_host_env(
 ) -> None:
     """Raise `InputError` with one sentence unless `env` keeps the contract of `metastep.envs.HostEnv`.
 
-    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is and earns
-    nothing; that the arguments are not written to (they are read-only, here as in a run); that an episode depends on no other
-    episode or learner; and, where episodes have `restart`, that it restarts those it should, also after their end, and no others.
-    Not `thorough`, neighbours and `restart` are left out.
+    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is; that no
+    argument is written to; and, if `thorough`, that an episode depends on no other episode or learner, and that `restart`, where
+    episodes have it, restarts those it should, also after their end, and no others.
     """
     subject = declared(env)
     subject.has_methods("start_episodes")
@@ -233,22 +232,16 @@ def _random_actions(
 
 
 def _corners(space: ContextSpace) -> tuple[Contexts, Contexts]:
-    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle.
-
-    At least two learners: each must have a neighbour.
-    """
+    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle."""
     low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
-    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))
+    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))  # each learner must have a neighbour
     upper, diagonal = lower.copy(), np.arange(len(low))
     lower[diagonal, diagonal], upper[diagonal, diagonal] = low, high
     return lower, upper
 
 
 def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: int, *, thorough: bool) -> None:
-    """Check episodes in random tasks and, where it is `thorough`, in tasks that differ by one coordinate.
-
-    `play` gives the episodes of some tasks, always with the same random numbers.
-    """
+    """Check episodes in random tasks and in ones that differ by one coordinate; `play` always has the same random numbers."""
     space: ContextSpace = subject.part.context_space
     lower, upper = _corners(space)
     played = []
