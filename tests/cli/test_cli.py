@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import metastep
 from metastep.cli import app
-from metastep.envs.planar.model import load_model
+from metastep.envs.halfcheetah import load_model
 
 
 def invoke(*arguments):

@@ -8,7 +8,7 @@ import pytest
 from metastep.controllers import HOOF, Fixed, Metagrad
 from metastep.mdp import runs
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import BlockRun, carry_out, run_blocks, start_of
+from metastep.mdp.runs import BlockRun, carry_out, run_blocks
 from metastep.rules import NGA, Adam
 from metastep.simulation.engine import compiled
 from tests.mdp.test_collection import small_mdp
@@ -17,7 +17,7 @@ MDP = small_mdp()
 
 
 def asked(controller, rule=None, block=0, num_updates=2, mdp=MDP):
-    start = start_of(mdp, 3, Stream.TEST, block)
+    start = mdp.tasks(3, Stream.TEST, block)
     return BlockRun(mdp.with_rule(rule or NGA()), controller, start, num_updates)
 
 

@@ -22,7 +22,7 @@ from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import ActorCriticRule, Sampler
-from metastep.rules.actor_critic.experience import Steps
+from metastep.rules.actor_critic.sampler import Steps
 from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import TRAINING
 from tests.envs.host.twins import Twin

@@ -14,8 +14,8 @@ from metastep import envs
 from metastep.envs.base import choices_of
 from metastep.policies.actor_critic import ActorCritic
 from metastep.rules.actor_critic import A2C, PPO, Experience, Sampler
-from metastep.rules.actor_critic.experience import Steps, temporal_differences
 from metastep.rules.actor_critic.ppo import Minibatch
+from metastep.rules.actor_critic.sampler import Steps, temporal_differences
 
 pytest.importorskip("stable_baselines3")
 import stable_baselines3
@@ -115,7 +115,7 @@ def test_ppo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = PPO(epochs=3, minibatch_size=size, clip_range=(0.1,), entropy_weight=0.01)
     minibatch = Minibatch(*(getattr(experience, field)[0] for field in Minibatch._fields))
     grad = jax.value_and_grad(rule.loss, argnums=1, has_aux=True)
-    (loss, losses), slopes = grad(policy, policy.split(away[0]), minibatch, jnp.float32(0.1))
+    (loss, losses), slopes = grad(policy, policy.split(away[0]), minibatch, jnp.float32(0.1), rule.entropy_weight)
     model.n_epochs, model.max_grad_norm, step = 1, 1e9, model.policy.optimizer.step
     model.policy.optimizer.step = lambda: None
     model.train()

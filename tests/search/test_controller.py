@@ -12,7 +12,7 @@ from metastep import features
 from metastep._core.errors import InputError
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import BlockRun, run_blocks, start_of
+from metastep.mdp.runs import BlockRun, run_blocks
 from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.search import Network, Searched
@@ -35,8 +35,8 @@ def network(knots: int = 3, units: int = 4) -> Network:
 def test_proposals_are_those_of_the_formula() -> None:
     mdp, form = clip_mdp(), network()
     weights = np.random.default_rng(0).normal(size=form.num_weights).astype(np.float32)
-    ran = run_blocks([BlockRun(mdp, Searched(form, weights), start_of(mdp, 0, Stream.TUNING, 0), 3)], 0)[0]
-    learners = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks)
+    ran = run_blocks([BlockRun(mdp, Searched(form, weights), mdp.tasks(0, Stream.TUNING, 0), 3)], 0)[0]
+    learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     curves, hidden, output = form.split(weights)
     for update in range(3):
         found = features.compute(mdp, SEEN, learners)
@@ -53,7 +53,7 @@ def test_proposals_are_those_of_the_formula() -> None:
 @pytest.mark.parametrize(("knots", "units"), [(1, 0), (3, 0), (3, 4)])
 def test_every_learner_may_have_its_own_weights(knots: int, units: int) -> None:
     mdp, form = clip_mdp(), network(knots, units)
-    start = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks)
+    start = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     rows = np.random.default_rng(1).normal(size=(BLOCK, form.num_weights)).astype(np.float32)
     many: Searched = pickle.loads(pickle.dumps(Searched(form, rows)))
     found = np.asarray(many.propose(many.init(mdp, start), start))
@@ -65,7 +65,7 @@ def test_every_learner_may_have_its_own_weights(knots: int, units: int) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     mdp = clip_mdp()
-    start = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks)
+    start = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     form = network()
     flat = np.zeros(form.num_weights, np.float32)
     unknown = Network(("gains[nga]",), (0.0,), (1.0,), form.base, 1, 2)

@@ -18,7 +18,7 @@ from metastep._core.storage import read_tensors, write_tensors
 from metastep.experiments.checking import draw_model, inspect_path
 from metastep.fqi import save_model as save_fitted
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import BlockRun, run_blocks, start_of
+from metastep.mdp.runs import BlockRun, run_blocks
 from metastep.rules.actor_critic import A2C
 from metastep.search import Network, Searched, SearchedModel, load_model, save_model
 from tests.search.test_controller import SEEN, clip_mdp, network
@@ -68,7 +68,7 @@ def test_numpy_jax_and_simulated_learners_agree() -> None:
     proposal = one.propose(**{name: float(value) for name, value in zip(SEEN, rows[1], strict=True)})
     np.testing.assert_array_equal([*proposal.values.values()], acted[1])
     assert proposal.rate == proposal.stepsize == proposal.values["stepsize"]
-    start = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks)
+    start = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     follower, flat = Searched(model=one), Searched(one.network, np.concatenate([part.ravel() for part in one.weights]))
     np.testing.assert_array_equal(
         follower.propose(follower.init(mdp, start), start), flat.propose(flat.init(mdp, start), start)
@@ -149,7 +149,7 @@ def test_a_missing_field_and_another_version_are_refused(tmp_path: Path) -> None
 
 def test_a_model_for_something_else_and_observations_of_another_shape_are_refused() -> None:
     mdp, one = clip_mdp(), model()
-    start = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks)
+    start = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     wide = dataclasses.replace(one.record, high=(0.1, 0.9))
     other = dataclasses.replace(one.record, setting=one.record.setting | {"rule": {"name": A2C.name}})
     parts = one.record.observation
@@ -169,8 +169,8 @@ def test_a_model_for_something_else_and_observations_of_another_shape_are_refuse
 
 def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_record() -> None:
     mdp, one = clip_mdp(), model()
-    ran = run_blocks([BlockRun(mdp, Searched(model=one), start_of(mdp, 0, Stream.TUNING, 0), 4)], 0)[0]
-    learners, stepper = mdp.begin(start_of(mdp, 0, Stream.TUNING, 0).tasks), one.stepper(4)
+    ran = run_blocks([BlockRun(mdp, Searched(model=one), mdp.tasks(0, Stream.TUNING, 0), 4)], 0)[0]
+    learners, stepper = mdp.begin(mdp.tasks(0, Stream.TUNING, 0)), one.stepper(4)
     for chosen in ran.history.hyperparameters:
         seen = mdp.diagnostics(learners)
         proposal = stepper({name: seen[name][2] for name in ("approx_kl", "entropy")})

@@ -13,8 +13,7 @@ from metastep._core.storage import or_refuse, read_bytes, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
 """Receives the number of an update, from 0, and its quantities by name."""
-AnyLog = Log | str | os.PathLike[str] | None
-"""A log, the path of a CSV file, or none."""
+AnyLog = Log | str | os.PathLike[str] | None  # a path is that of a CSV file
 
 # Rows that are read again hold numbers as text.
 _FORMULA = re.compile(r" *([=@]|[+-](?!(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|inf$|nan$))")
@@ -33,11 +32,8 @@ class CSVLog:
         """Write a row."""
         columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as they are written
         if self._last is None or update <= self._last:
-            rows = self._rows() if update else []
-            self._columns = rows[0] if rows else columns
-            whole = [
-                row for row in rows[1:] if len(row) == len(self._columns) and row[0].isdecimal()
-            ]  # no torn last one
+            self._columns, *rows = (self._rows() if update else []) or [columns]
+            whole = (row for row in rows if len(row) == len(self._columns) and row[0].isdecimal())  # no torn last one
             kept = [row for row in whole if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *kept]).encode())
         if columns != self._columns:
@@ -58,10 +54,8 @@ def to_csv(rows: Iterable[Iterable[Any]]) -> str:
     """Return rows as CSV; nine digits identify a float32. Text that a spreadsheet would run as a formula gets a quote."""
 
     def cell(value: Any) -> Any:
-        if isinstance(value, float):
-            return f"{value:.9g}"
         if not isinstance(value, str):
-            return value
+            return f"{value:.9g}" if isinstance(value, float) else value
         line = "".join(each if each.isprintable() else " " for each in value)
         return f"'{line}" if _FORMULA.match(line) else line
 

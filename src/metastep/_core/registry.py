@@ -45,13 +45,13 @@ class Registry(Generic[Part]):
         """Return what a name stands for; `module:name` imports the module first, which registers the name or defines it."""
         module, _, own = name.rpartition(":")
         defined = vars(_import(module, field or self.field)).get(own) if module else None
-        if own not in self._entries and callable(defined):
+        if own in self._entries:
+            return self._entries[own]
+        if callable(defined):
             return Entry(defined, own, "")
-        if own not in self._entries:
-            package, _, part = own.rpartition(".")
-            hint = f" One of your own is {package + ':' + part!r}." if package else ""
-            raise not_registered(field or self.field, own, self.names(), hint=hint)
-        return self._entries[own]
+        package, _, part = own.rpartition(".")
+        hint = f" One of your own is {package + ':' + part!r}." if package else ""
+        raise not_registered(field or self.field, own, self.names(), hint=hint)
 
     def parameters(self, name: str) -> dict[str, Any]:
         """Return the parameters of a registered part's factory with their defaults, in its order."""
@@ -84,9 +84,8 @@ def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) ->
     """Refuse to run code that a file names: modules of `module:name` must be imported already, or their import allowed."""
     for module in sorted({name.rpartition(":")[0] for name in names} - {"", *sys.modules}):
         if not allow_imports:
-            raise InputError(
-                f"{where} names parts of the module {module!r}, which would be run; give --allow-imports if you trust it."
-            )
+            danger = f"names parts of the module {module!r}, which would be run"
+            raise InputError(f"{where} {danger}; give --allow-imports if you trust it.")
         _import(module, where)
 
 

@@ -34,12 +34,8 @@ from safetensors.numpy import load, save
 
 from metastep._core.errors import InputError, printable
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
-_DAY = 86400.0  # seconds
-_SECONDS_TO_WAIT = 0.5  # for a lock: a holder that is just leaving removes its file
 LOCK = ".lock"
 _METADATA_KEY = "metastep"  # the only one: safetensors writes several in no fixed order
-_VERSIONS = {"model": 3}  # of files, by kind; all others have version 2
 _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EMLINK}
 
 
@@ -136,7 +132,7 @@ def remove_leftovers(folder: str | Path) -> None:
         with suppress(OSError):  # renamed meanwhile, being written now, or of another user
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                if _lock(descriptor, fcntl.LOCK_NB) or os.fstat(descriptor).st_mtime < time.time() - _DAY:
+                if _lock(descriptor, fcntl.LOCK_NB) or os.fstat(descriptor).st_mtime < time.time() - 86400.0:
                     shutil.rmtree(path) if path.is_dir() else os.unlink(path)
             finally:
                 os.close(descriptor)
@@ -144,7 +140,7 @@ def remove_leftovers(folder: str | Path) -> None:
 
 def is_temporary(name: str) -> bool:
     """Return whether a file of this name is one of our temporary files."""
-    return _TEMPORARY.fullmatch(name) is not None
+    return re.fullmatch(r"\..+\.[0-9a-f]{16}\.tmp", name) is not None
 
 
 def create_folder(folder: str | Path) -> None:
@@ -225,8 +221,7 @@ def read_sealed(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
     """Read a sealed object of a kind; an edited one is refused."""
     found: dict[str, Any] = read_json(path)
     require_stamp(found, kind, path, remedy)
-    content = {key: value for key, value in found.items() if key != "checksum"}
-    if found.get("checksum") != sha256_of_json(content):
+    if found != sealed({key: value for key, value in found.items() if key != "checksum"}):
         raise InputError(f"File {path} is damaged or was edited: its content does not match its checksum.")
     return found
 
@@ -247,10 +242,7 @@ def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -
 
 
 def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any] | None = None) -> str:
-    """Write named arrays and JSON metadata as one safetensors file, atomically; return the file's SHA-256.
-
-    The same content gives the same bytes.
-    """
+    """Write named arrays and JSON metadata as one safetensors file, atomically, the same bytes for them; return its SHA-256."""
     given, metadata = {name: np.asarray(array) for name, array in sorted(arrays.items())}, metadata or {}
     tensors = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in given.items()}
     text = canonical_json({"checksum": _checksum(tensors, metadata), "metadata": metadata}).decode()
@@ -260,12 +252,9 @@ def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: M
 
 
 def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify: bool = True) -> Tensors:
-    """Read a file of `write_tensors`.
-
-    Verification compares the whole file with `expected_sha256` if given, else the content with the checksum in its header.
-    """
+    """Read a file of `write_tensors`, compared with its SHA-256 if given, else its content with the checksum in its header."""
     content = read_bytes(path)
-    if verify and expected_sha256 is not None and (given := hashlib.sha256(content).hexdigest()) != expected_sha256:
+    if expected_sha256 is not None and (given := hashlib.sha256(content).hexdigest()) != expected_sha256:
         raise InputError(f"File {path} is damaged: its SHA-256 is {given}, expected is {expected_sha256}.")
     try:
         found, header = load(content), json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
@@ -276,19 +265,17 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
     except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
         sentence = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"File {path} is damaged or was not written by metastep: {sentence}.") from error
+    if not verify or expected_sha256 is not None:
+        return Tensors(arrays, metadata)
     # The text must be canonical, because a changed byte may leave the meaning as it is: 1e5 is 1E5.
-    if (
-        verify
-        and expected_sha256 is None
-        and (canonical_json(sealed) != text or _checksum(arrays, metadata) != checksum)
-    ):
+    if canonical_json(sealed) != text or _checksum(arrays, metadata) != checksum:
         raise InputError(f"File {path} is damaged: its content does not match the checksum in its header.")
     return Tensors(arrays, metadata)
 
 
 def stamp(kind: str) -> dict[str, Any]:
     """Return the fields that every file begins with: its kind and the version of its format."""
-    return {"format": f"metastep {kind}", "version": _VERSIONS.get(kind, 2)}
+    return {"format": f"metastep {kind}", "version": 3 if kind == "model" else 2}
 
 
 def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
@@ -338,21 +325,19 @@ def claim(folder: Path, marker: str) -> Path:
 def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
     """Keep other writers out of a folder, and remove temporary files of killed processes; blocks may be nested.
 
-    With `deep=False` subfolders, which may be anything, are not searched for such files.
-
-    `filelock` locks the file `.lock`, into which the holder writes who it is, for the message to others.
+    With `deep=False` subfolders, which may be anything, are not searched for such files. The holder writes who it is into the
+    file that is locked, for the message to others.
     """
-    place = folder.resolve()
-    lock = _lock_of(place)
+    place, lock = folder.resolve(), _lock_of(folder)
     is_outermost = not lock.is_locked
     try:
-        lock.acquire(_SECONDS_TO_WAIT)
+        lock.acquire(0.5)  # seconds: a holder that is just leaving removes its file
     except Timeout:
         holder = f"in use by {writer(folder) or 'another process'}"
         raise InputError(f"Folder {folder} is {holder}; wait for it, stop it, or use another folder.") from None
     except OSError as error:  # a read-only folder can still be read, and not every file system has locks
-        reason = error.strerror or error
-        warn(f"folder {folder} cannot be locked ({reason}), so nothing keeps other processes from writing there")
+        reason = f"cannot be locked ({error.strerror or error})"
+        warn(f"folder {folder} {reason}, so nothing keeps other processes from writing there")
         yield
         return
     try:
@@ -374,13 +359,14 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
         lock.release()
 
 
-def _lock_of(place: Path) -> FileLock:
-    return FileLock(place / LOCK, thread_local=False, is_singleton=True)  # one for all blocks of this process
+def _lock_of(folder: Path) -> FileLock:
+    """Return the one lock that all blocks of this process share."""
+    return FileLock(folder.resolve() / LOCK, thread_local=False, is_singleton=True)
 
 
 def writer(folder: Path) -> str:
     """Describe the process that writes in a folder now; empty if there is none."""
-    file, lock = folder.resolve() / LOCK, _lock_of(folder.resolve())
+    file, lock = folder.resolve() / LOCK, _lock_of(folder)
     if not file.exists():
         return ""
     if not lock.is_locked:

@@ -35,7 +35,7 @@ def _start(
     source: Annotated[str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")] = None,
     scale: frame.ScaleOption = None,
-    seed: frame.SeedOption = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = None,
     overrides: frame.SetOption = None,
     tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
     data: Annotated[Path | None, typer.Option(help="A run with training data of the same settings, to use it.")] = None,
@@ -254,13 +254,11 @@ def envs() -> None:
 
 @verb
 def learn(
-    model: frame.ModelArgument,
+    model: Annotated[str, typer.Argument(help="A model of the library (see `metastep models`), a file or a run.")],
     task: Annotated[str, typer.Option(help=frame.TASK_HELP)] = "",
     family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
-    updates: Annotated[
-        int | None, typer.Option(help="Updates to make; default: those of its experiment.", min=1)
-    ] = None,
+    updates: Annotated[int | None, typer.Option(help="Updates to make; default: as in its experiment.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
     device: frame.DeviceOption = None,
     allow_imports: frame.ImportsOption = False,
@@ -273,8 +271,8 @@ def learn(
     is_run = Path(model, "config.json").exists()  # whose model must be its own
     fitted = _open(Path(model), allow_imports).model if is_run else load(model)
     settings: dict[str, Any] = {"family": family, "seed": seed, "num_updates": updates, "allow_imports": allow_imports}
-    learned = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
-    print(f"mean return {learned.first:.4g} before the first update, {learned.last:.4g} after the last.")
+    first, last = learn_policy(fitted, task, out, command=this_command(), tracker=terminal, **settings)
+    print(f"mean return {first:.4g} before the first update, {last:.4g} after the last.")
     print(f"policy: {out / 'policy.safetensors'}\ncurve: {out / 'curve.csv'}\nreport: {out / 'report.html'}")
 
 
@@ -291,9 +289,9 @@ def evaluate(
     watch(device)
     from metastep.experiments.learn import evaluate as evaluate_policy
 
-    found = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
-    named = ", ".join(f"{name} = {value:g}" for name, value in found.task.items())
-    print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {found.episodes} episodes")
+    on, mean, error = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
+    named = ", ".join(f"{name} = {value:g}" for name, value in on.items())
+    print(f"{named}: mean return {mean:.5g}, standard error {error:.2g}, {episodes} episodes")
 
 
 @verb
@@ -312,9 +310,9 @@ def publish(
     from metastep.experiments.publishing import publish as write_model
 
     opened = [_open(run, allow_imports) for run in runs]
-    found = write_model(opened, name, out, trees=trees, command=this_command(), force=force, tracker=terminal)
-    print(f"{found.model}: {found.num_bytes / 1000:.0f} kB, the same proposals as before for {100 * found.same:.2f} %")
-    print(found.card)
+    how: dict[str, Any] = {"trees": trees, "command": this_command(), "force": force, "tracker": terminal}
+    file, card, same = write_model(opened, name, out, **how)
+    print(f"{file}: {file.stat().st_size / 1000:.0f} kB, the same proposals as before for {100 * same:.2f} %\n{card}")
 
 
 @verb
@@ -329,5 +327,3 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         model = pretrained.load(each)
         families = ", ".join(model.record.setting.get("families", [model.record.environment]))
         print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")
-    if not pretrained.names():
-        print("There are none in this version; `metastep publish` makes one of a run.")

@@ -202,13 +202,6 @@ class KLAdaptive(NumericController):
         return jnp.clip(stepsize, self.column("lowest", learners), self.column("highest", learners))
 
 
-class MetagradState(NamedTuple):
-    """The next step size."""
-
-    mdp: EpisodicMetaMDP
-    stepsize: Array  # (learners, 1)
-
-
 def cosine(first: Array, second: Array) -> Array:
     """Return the cosine of the angle between rows (learners, parameters), 0 where one has no direction: (learners, 1)."""
 
@@ -238,19 +231,18 @@ class Metagrad(NumericController):
 
     name: ClassVar[str] = "metagrad"
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> MetagradState:
+    def init(self, mdp: MetaMDP, learners: Learners) -> tuple[EpisodicMetaMDP, Array]:
         first = super().init(mdp, learners)
-        return MetagradState(whole_episodes(mdp, "controller: 'metagrad'"), mdp.space.clip(first))
+        return whole_episodes(mdp, "controller: 'metagrad'"), mdp.space.clip(first)
 
-    def propose(self, state: MetagradState, learners: Learners) -> Array:
-        return state.stepsize
+    def propose(self, state: tuple[EpisodicMetaMDP, Array], learners: Learners) -> Array:
+        return state[1]
 
-    def observe(self, state: MetagradState, before: Learners, hyperparameters: Array, after: Learners) -> MetagradState:
+    def observe(self, state: Any, before: Learners, hyperparameters: Array, after: Learners) -> Any:
         """Grow while successive directions agree, shrink when they oppose."""
-        direction = state.mdp.rule.direction
-        agreement = cosine(direction(before.estimate), direction(after.estimate))
-        stepsize = state.stepsize + self.column("beta", before) * agreement
-        return state._replace(stepsize=state.mdp.space.clip(stepsize))
+        mdp, stepsize = state
+        agreement = cosine(mdp.rule.direction(before.estimate), mdp.rule.direction(after.estimate))
+        return mdp, mdp.space.clip(stepsize + self.column("beta", before) * agreement)
 
 
 class BanditState(NamedTuple):
@@ -266,9 +258,9 @@ class BanditState(NamedTuple):
 class Bandit(NumericController):
     """Vary one hyperparameter at every update: UCB chooses which, then UCB chooses its value; the others keep theirs.
 
-    After ULTHO (Yuan and others 2025, arXiv 2503.06101), within one run.
-    UCB takes the largest q + c sqrt(log(1 + sum n) / n), with q the mean improvement of the return in standard errors and n how
-    often a choice was made. Both forget by a factor of 1 - 1/W at every update, since what helps changes. New choices come first.
+    After ULTHO (Yuan and others 2025, arXiv 2503.06101). UCB takes the largest q + c sqrt(log(1 + sum n) / n), q the mean
+    improvement of the return in standard errors and n how often a choice was made; new choices come first. Both forget by a
+    factor of 1 - 1/W at every update, since what helps changes.
 
     Args:
         stepsize: the usual step size; the usual values of other hyperparameters are the rule's.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, update
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold_over, on_cpu, simulate
+from metastep.simulation.engine import is_compiled, stream, whole
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, discounted_returns, fold_over, on_cpu, simulate
 
 _SIDE_BY_SIDE = 8  # candidates simulated at once share random numbers; more would leave the processor's cache
 
@@ -30,10 +31,7 @@ class Prices(NamedTuple):
 
 
 class _Tilt(NamedTuple):
-    """Effect of a shift u(s) of the policy's mean on the episodes.
-
-    The log density ratio of an action `mean + sigma z` under the mean shifted by u is `u z / sigma - u^2 / (2 sigma^2)`.
-    """
+    """Effect of a shift u(s) of the mean: log p'(a) / p(a) = u z / sigma - u^2 / (2 sigma^2) at a = mean + sigma z."""
 
     weight: Array  # gamma^t
     returns: Array  # (episodes, learners)
@@ -88,7 +86,7 @@ def _batch(mdp: EpisodicMetaMDP, learners: Learners) -> Trajectories | None:
     """Return the current batch if it was kept, or has to be; None where a compiled function better simulates it again."""
     if learners.episodes is not None:
         return learners.episodes
-    if _is_along_a_line(mdp) and mdp.estimator.engine.is_compiled:
+    if _is_along_a_line(mdp) and is_compiled(mdp.env):
         return None
     return mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
 
@@ -141,13 +139,6 @@ def _best_draw(
     return jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0]
 
 
-class HOOFState(NamedTuple):
-    """The effective sample sizes so far."""
-
-    mdp: EpisodicMetaMDP
-    sample_sizes: tuple[Array, ...]  # one (learners,) for each update
-
-
 @dataclass(frozen=True, eq=False)
 class HOOF(NumericController):
     """The best of many random step sizes by importance sampling (paper, appendix; after Paul, Kurin and Whiteson 2019).
@@ -165,29 +156,32 @@ class HOOF(NumericController):
     num_batches: ClassVar[int] = 3
     least: ClassVar[dict[str, float]] = {"max_divergence": 0.0, "num_candidates": 1.0}
 
-    def init(self, mdp: MetaMDP, learners: Learners) -> HOOFState:
-        return HOOFState(whole_episodes(mdp, "controller: 'hoof'"), ())
+    def init(self, mdp: MetaMDP, learners: Learners) -> tuple[EpisodicMetaMDP, *tuple[Array, ...]]:
+        """Return the meta-MDP; effective sample sizes (learners,) of every update follow it in the state."""
+        return (whole_episodes(mdp, "controller: 'hoof'"),)
 
-    def propose(self, state: HOOFState, learners: Learners) -> Array:
-        bound = self.column("max_divergence", learners)[:, 0]
-        return _best_draw(state.mdp.simulated(), self.num_candidates, learners, bound, _batch(state.mdp, learners))
+    def propose(self, state: Any, learners: Learners) -> Array:
+        mdp, bound = state[0], self.column("max_divergence", learners)[:, 0]
+        return _best_draw(mdp.simulated(), self.num_candidates, learners, bound, _batch(mdp, learners))
 
-    def observe(self, state: HOOFState, before: Learners, hyperparameters: Array, after: Learners) -> HOOFState:
-        sample_size = price(state.mdp, before, hyperparameters[None]).sample_size[0]
-        return state._replace(sample_sizes=(*state.sample_sizes, sample_size))
+    def observe(self, state: Any, before: Learners, hyperparameters: Array, after: Learners) -> Any:
+        return (*state, price(state[0], before, hyperparameters[None]).sample_size[0])
 
-    def report(self, state: HOOFState) -> dict[str, Array]:
-        return {"effective_sample_size": jnp.stack(state.sample_sizes)} if state.sample_sizes else {}
+    def report(self, state: Any) -> dict[str, Array]:
+        return {"effective_sample_size": jnp.stack(state[1:])} if state[1:] else {}
 
 
 def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
-    engine, rollout = mdp.estimator.engine, mdp.estimator.rollout
+    rollout = mdp.estimator.rollout
 
     def price(candidate: Array) -> Array:
         theta = updated(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
-        return engine.mean_return(rollout, theta, learners.context, learners.controller_key)
+        batch = rollout, theta, learners.context, learners.controller_key
+        return jnp.mean(discounted_returns(*batch), axis=0) if is_compiled(mdp.env) else stream(*batch).mean_return
 
-    return engine.map(price, candidates, _SIDE_BY_SIDE)
+    if is_compiled(mdp.env):
+        return lax.map(price, candidates, batch_size=_SIDE_BY_SIDE)
+    return jnp.stack([price(candidate) for candidate in candidates])
 
 
 def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
@@ -195,8 +189,8 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 
     The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
-    search = partial(mdp.estimator.engine.whole(_search), mdp.simulated(), learners)
-    if not (mdp.estimator.engine.is_compiled and on_cpu()):
+    search = partial(whole(mdp.env, _search), mdp.simulated(), learners)
+    if not (is_compiled(mdp.env) and on_cpu()):
         return search(candidates)
     # On a CPU a block uses one processor; idle ones take some of the candidates.
     few = [candidates[start : start + _SIDE_BY_SIDE] for start in range(0, len(candidates), _SIDE_BY_SIDE)]

@@ -12,7 +12,10 @@ grows to other episodes within some tens of steps, with the same distribution.
 """
 
 import math
+import warnings
 from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
@@ -28,13 +31,94 @@ from metastep._core.settings import Count, check_fields, check_options
 from metastep.envs.base import Context, Step
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import Bools, Floats, HostStep, Restartable, Seeds
-from metastep.envs.planar.engine import CheetahState, Scalars, advance
-from metastep.envs.planar.model import load_model, read_model
+from metastep.envs.planar import NUM_SLIDES, Body, Cheetah, CheetahState, Impedance, Point, Scalars, Sphere, advance
 
 NUM_JOINTS = 9  # the forward position comes first; it is not observed
 NUM_MOTORS = 6
 
 _unit_uniform = jax.jit(lambda noise: to_uniform(noise, -1.0, 1.0))
+
+
+@cache
+def load_model() -> Any:
+    """The MuJoCo model (`mujoco.MjModel`) of Gymnasium's HalfCheetah-v5, or one sentence about what is not installed."""
+    try:
+        import gymnasium
+        import mujoco
+    except ImportError:
+        needed = 'MuJoCo and Gymnasium, install them with pip install "metastep[mujoco]"'
+        raise InputError(f"env: halfcheetah needs {needed}.") from None
+    path = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
+    with warnings.catch_warnings():
+        # Through MjSpec, because MjModel.from_xml_path writes the same warning into a log file in the working directory.
+        warnings.filterwarnings("ignore", message=".*settotalmass.*")
+        return mujoco.MjSpec.from_file(str(path)).compile()
+
+
+def _impedance(solref: Any, solimp: Any, timestep: float) -> Impedance:
+    least, most, width, middle, power = map(float, solimp)
+    least, most, middle = np.clip((least, most, middle), 0.0001, 0.9999).tolist()  # mjMINIMP, mjMAXIMP
+    duration, damping_ratio = max(float(solref[0]), 2.0 * timestep), float(solref[1])
+    stiffness = 1.0 / (most * duration * damping_ratio) ** 2
+    return Impedance(least, most, width, middle, int(power), stiffness, 2.0 / (most * duration))
+
+
+def _point(vector: Any) -> Point:
+    return Point(float(vector[0]), float(vector[2]))
+
+
+def _rotation(quaternion: Any) -> Any:
+    import mujoco
+
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, quaternion)
+    return matrix.reshape(3, 3)
+
+
+@cache
+def read_model() -> Cheetah:
+    """The constants of the model as MuJoCo compiles it."""
+    model = load_model()
+    import mujoco
+
+    # The tests compare all that this engine takes for granted; this is for a model of a later Gymnasium.
+    found = (model.nq, model.nbody, model.ngeom, model.nu, int(model.opt.cone), int(model.opt.integrator))
+    if found != (9, 8, 9, 6, int(mujoco.mjtCone.mjCONE_PYRAMIDAL), int(mujoco.mjtIntegrator.mjINT_EULER)):
+        raise InputError('env.engine: "planar" does not know the installed model of HalfCheetah; allowed is "c".')
+    gears = dict(zip(model.actuator_trnid[:, 0].tolist(), model.actuator_gear[:, 0].tolist(), strict=True))
+    bodies = []
+    for index in range(1, model.nbody):
+        joint, parent = index - 1 + NUM_SLIDES, int(model.body_parentid[index]) - 1
+        bodies.append(
+            Body(
+                parent=None if parent < 0 else parent,
+                hinge=_point(model.body_pos[index]),
+                centre=_point(model.body_ipos[index]),
+                mass=float(model.body_mass[index]),
+                inertia=float(_rotation(model.body_iquat[index])[1] ** 2 @ model.body_inertia[index]),
+                armature=float(model.dof_armature[joint]),
+                stiffness=float(model.jnt_stiffness[joint]),
+                damping=float(model.dof_damping[joint]),
+                gear=gears.get(joint),
+                limits=tuple(model.jnt_range[joint].tolist()) if model.jnt_limited[joint] else None,
+                inverse_weight=float(model.dof_invweight0[joint]),
+                impedance=_impedance(model.jnt_solref[joint], model.jnt_solimp[joint], model.opt.timestep),
+            )
+        )
+    spheres = []
+    for geom in range(1, model.ngeom):  # the first one is the floor
+        axis = _rotation(model.geom_quat[geom])[:, 2] * model.geom_size[geom, 1]
+        friction = float(max(model.geom_friction[[0, geom], 0]))
+        body = int(model.geom_bodyid[geom])
+        inverse_weight = float(model.body_invweight0[[0, body], 0].sum())
+        # The four rows of a pyramid have the regularisation of its first row times 2 mu^2.
+        weight = 2.0 * friction**2 * (1.0 + friction**2) * inverse_weight
+        solref, solimp = (mix[[0, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
+        impedance = _impedance(solref, solimp, model.opt.timestep)
+        for sign in (1.0, -1.0):
+            centre = _point(model.geom_pos[geom] + sign * axis)
+            spheres.append(Sphere(body - 1, centre, float(model.geom_size[geom, 0]), friction, weight, impedance))
+    return Cheetah(tuple(bodies), tuple(spheres), float(model.opt.timestep), -float(model.opt.gravity[2]))
 
 
 @dataclass(frozen=True)

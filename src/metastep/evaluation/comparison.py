@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,9 @@ from metastep.evaluation.methods import RECORD, Method, MethodRecord, has_direct
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.runs import BlockRun, Plan, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, carry_out
 
-# Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
-_OF_THE_MODEL = ("observation", "meta_discount")
+_OF_THE_MODEL = ("observation", "meta_discount")  # settings that leave the learners of a comparison alone
 # Type and axes of the arrays: methods, tasks, updates, estimates (one more), hyperparameters, parameters, context.
 _ARRAYS: dict[str, tuple[Any, str]] = {
     "context": (np.float32, "tc"),
@@ -32,7 +32,6 @@ _ARRAYS: dict[str, tuple[Any, str]] = {
     "num_steps": (np.float64, "mt"),
     "theta": (np.float32, "mtp"),
 }
-_BY_METHOD = tuple(_ARRAYS)[1:]
 _TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")  # of a tuning table
 
 
@@ -90,12 +89,11 @@ class Comparison:
 
     def num_flagged(self) -> dict[str, int]:
         """Count estimates that were zero or not finite, by method."""
-        return {name: int(count) for name, count in zip(self.names, self.flagged.sum(axis=(1, 2)), strict=True)}
+        return dict(zip(self.names, self.flagged.sum(axis=(1, 2)).tolist(), strict=True))
 
     def num_diverged(self) -> dict[str, int]:
         """Count tasks with a return that is not finite, by method."""
-        counts = (~np.isfinite(self.returns)).any(axis=2).sum(axis=1)
-        return {name: int(count) for name, count in zip(self.names, counts, strict=True)}
+        return dict(zip(self.names, (~np.isfinite(self.returns)).any(axis=2).sum(axis=1).tolist(), strict=True))
 
 
 def compare(
@@ -124,9 +122,7 @@ def compare(
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
-        if not len(contexts):
-            raise InputError("contexts: the task list is empty.")
-        num_tasks = num_tasks or len(contexts)
+        num_tasks = (num_tasks or len(contexts)) if len(contexts) else 0
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
     name = {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}.get(stream)
@@ -153,14 +149,13 @@ def comparison_plan(
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"methods: the name {repeated[0]!r} is used more than once.")
     mdp, blocks = mdp.with_budget(num_updates), Blocks(num_tasks, mdp.block_size)
-    starts = [start_of(mdp, seed, stream, block, contexts) for block in blocks]
+    starts = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
     refuse_overlap(methods, stream, context)
-    variants = [method.on(mdp) for method in methods]
+    pairs = [(method, method.on(mdp)) for method in methods]
     ran = yield [
         BlockRun(variant, method.controller, start, num_updates, blocks.num_valid(block))
-        for method, variant in zip(methods, variants, strict=True)
-        for block, start in enumerate(starts)
+        for (method, variant), (block, start) in product(pairs, enumerate(starts))
     ]
     settings = {
         "seed": seed,
@@ -172,28 +167,26 @@ def comparison_plan(
         "versions": environment_record(packages=mdp.env.packages),
     }
     parts = []
-    for index, (method, variant) in enumerate(zip(methods, variants, strict=True)):
+    for index, (method, variant) in enumerate(pairs):
         own = ran[index * len(blocks) : (index + 1) * len(blocks)]
         histories, chooses = [block.history for block in own], has_directions(variant.space)
         # A chosen direction stands before the step.
-        chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])
-        arrays: dict[str, Any] = {
-            "returns": np.concatenate([history.mean_return.T for history in histories]),
-            "hyperparameters": chosen[:, :, 1:] if chooses else chosen,
-            "direction": (chosen[:, :, 0] if chooses else np.zeros(chosen.shape[:2])).astype(np.int8),
-            "flagged": np.concatenate([history.flagged.T for history in histories]),
-            "num_steps": np.concatenate([history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]),
-            "theta": np.concatenate([block.theta for block in own]),
-        }
+        chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])[None]
         reported = {name: np.concatenate([block.report[name].T for block in own]) for name in own[0].report}
+        num_steps = [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]
         parts.append(
             Comparison(
                 methods=(method.record(variant.space),),
                 context_names=mdp.env.context_space.names,
                 context=context,
+                returns=np.concatenate([history.mean_return.T for history in histories])[None],
+                hyperparameters=chosen[..., 1:] if chooses else chosen,
+                direction=(chosen[..., 0] if chooses else np.zeros(chosen.shape[:3])).astype(np.int8),
+                flagged=np.concatenate([history.flagged.T for history in histories])[None],
+                num_steps=np.concatenate(num_steps)[None],
+                theta=np.concatenate([block.theta for block in own])[None],
                 diagnostics={f"{method.name}/{name}": array for name, array in reported.items()},
                 settings=settings,
-                **{name: array[None] for name, array in arrays.items()},
             )
         )
     return dataclasses.replace(join(parts), tuning=tuple(tuning))
@@ -203,7 +196,7 @@ def join(parts: Sequence[Comparison]) -> Comparison:
     """Join comparisons of different methods on the same tasks; their settings must be the same."""
     for part in parts[1:]:
         require_alike(parts[0], part)
-    found: dict[str, list[Any]] = {name: [getattr(part, name) for part in parts] for name in _BY_METHOD}
+    found: dict[str, list[Any]] = {name: [getattr(part, name) for part in parts] for name in tuple(_ARRAYS)[1:]}
     most = max(chosen.shape[-1] for chosen in found["hyperparameters"])
     found["hyperparameters"] = [  # NaN for those that a method does not choose
         np.pad(chosen, [(0, 0)] * 3 + [(0, most - chosen.shape[-1])], constant_values=np.nan)
@@ -243,10 +236,7 @@ def save(path: str | Path, comparison: Comparison) -> str:
         **storage.stamp("comparison"),
         "methods": [method._asdict() for method in comparison.methods],
         "context_names": list(comparison.context_names),
-        "tuning": [
-            {name: value for name, value in table._asdict().items() if name not in _TABLE_ARRAYS}
-            for table in comparison.tuning
-        ],
+        "tuning": [{n: v for n, v in table._asdict().items() if n not in _TABLE_ARRAYS} for table in comparison.tuning],
         "settings": comparison.settings,
         "made_from": comparison.made_from,
     }
@@ -287,9 +277,8 @@ def _require_whole(comparison: Comparison) -> None:
         array, dtype = getattr(comparison, name), np.dtype(kind)
         shape = tuple(sizes.setdefault(axis, size) for axis, size in zip(axes, array.shape, strict=False))
         if array.shape != shape or array.ndim != len(axes) or array.dtype != dtype:
-            raise InputError(
-                f"{name} is {array.dtype} {array.shape}, expected is {dtype} of {len(axes)} axes, {shape}."
-            )
+            expected = f"expected is {dtype} of {len(axes)} axes, {shape}"
+            raise InputError(f"{name} is {array.dtype} {array.shape}, {expected}.")
     if len(set(comparison.names)) != len(comparison.names):
         raise InputError("a method is named twice.")
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
@@ -314,22 +303,18 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    shape = comparison.returns.shape
-    method, task, update = (axis.reshape(-1) for axis in np.indices(shape))
-    columns: dict[str, Any] = {
-        "method": pa.array(comparison.names).take(pa.array(method)),
-        "label": pa.array([record.label for record in comparison.methods]).take(pa.array(method)),
-        "task": task,
-    }
+    method, task, update = (axis.reshape(-1) for axis in np.indices(comparison.returns.shape))
     chosen = comparison.hyperparameters  # null at update 0, which has none
     padded = np.pad(chosen, ((0, 0), (0, 0), (1, 0), (0, 0))).reshape(-1)
     if chosen.shape[3] == 1:
         stepsizes = pa.array(padded, mask=update == 0)
     else:
         stepsizes = pa.FixedSizeListArray.from_arrays(pa.array(padded), chosen.shape[3], mask=pa.array(update == 0))
-    for index, name in enumerate(comparison.context_names):
-        columns[f"context_{name}"] = comparison.context[task, index]
-    columns |= {
+    columns: dict[str, Any] = {
+        "method": pa.array(comparison.names).take(pa.array(method)),
+        "label": pa.array([record.label for record in comparison.methods]).take(pa.array(method)),
+        "task": task,
+        **{f"context_{name}": comparison.context[task, i] for i, name in enumerate(comparison.context_names)},
         "update": update,
         "return": comparison.returns.reshape(-1),
         "stepsize": stepsizes,

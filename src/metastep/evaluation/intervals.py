@@ -38,15 +38,6 @@ class Interval(NamedTuple):
     high: Any
 
 
-class PairedTest(NamedTuple):
-    """Mean differences of several comparisons, with intervals and p-values; each (comparisons,)."""
-
-    mean: Array
-    low: Array
-    high: Array
-    p_value: Array
-
-
 def _checked(values: Array) -> Array:
     """Refuse numbers that have no interval."""
     if values.shape[-1] < 2:
@@ -82,8 +73,8 @@ def mean_interval(values: Array, *, confidence: float = 0.95) -> tuple[Array, Ar
 
 def paired_test(
     differences: Array, *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
-) -> PairedTest:
-    """Test whether the mean of each row of (comparisons, tasks) is zero, each row on its own."""
+) -> tuple[Array, Array, Array, Array]:
+    """Return mean, interval ends and p-value (that the mean is zero) of each row of (comparisons, tasks), on its own."""
     mean, error, skew = _moments(differences)
     t = mean / np.where(error > 0.0, error, 1.0)
     adjusted = t + 2.0 * skew * t**2 + 4.0 / 3.0 * skew**2 * t**3 + skew
@@ -91,13 +82,12 @@ def paired_test(
     by_flips = sign_flip_p_values(differences, seed=seed, num_flips=num_resamples)
     # Equal numbers have no t statistic; the flips decide alone.
     p_value = np.where(error > 0.0, np.maximum(by_flips, by_interval), by_flips)
-    return PairedTest(mean, *mean_interval(differences, confidence=confidence), p_value)
+    return mean, *mean_interval(differences, confidence=confidence), p_value
 
 
 def sign_flip_p_values(differences: Array, *, seed: int, num_flips: int) -> Array:
     """Return two-sided p-values that the mean of (comparisons, tasks) is zero: the share of sign flips as extreme."""
-    rng = np.random.default_rng(seed)
-    signs = 2.0 * rng.integers(0, 2, (num_flips, differences.shape[1])) - 1.0
+    signs = 2.0 * np.random.default_rng(seed).integers(0, 2, (num_flips, differences.shape[1])) - 1.0
     observed = np.abs(differences.sum(axis=1))
     # Equal sums may differ by rounding; they must count as extreme.
     extreme = np.abs(signs @ differences.T) >= observed * (1.0 - 1e-12)
@@ -106,9 +96,8 @@ def sign_flip_p_values(differences: Array, *, seed: int, num_flips: int) -> Arra
 
 def holm(p_values: Array) -> Array:
     """Correct the p-values of one family by Holm's method: p_(i) (m - i + 1), made monotone, at most 1."""
-    order = np.argsort(p_values, kind="stable")
+    order, corrected = np.argsort(p_values, kind="stable"), np.empty_like(p_values)
     stepped = p_values[order] * np.arange(len(p_values), 0, -1)
-    corrected = np.empty_like(p_values)
     corrected[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
     return corrected
 
@@ -130,18 +119,10 @@ def bootstrap_interval(
     """
     num = _checked(data[0]).shape[-1]
     quantile = stats.t.ppf((1.0 - confidence) / 2.0, num - 1) * np.sqrt(num / (num - 1))
-    result = stats.bootstrap(
-        tuple(data),
-        statistic,
-        n_resamples=num_resamples,
-        batch=max(1, _BATCH_ELEMENTS // max(array.size for array in data)),
-        vectorized=True,
-        paired=True,
-        axis=-1,
-        confidence_level=float(1.0 - 2.0 * stats.norm.cdf(quantile)),
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    )
+    how: Any = {"vectorized": True, "paired": True, "axis": -1, "method": "percentile"}
+    how |= {"n_resamples": num_resamples, "batch": max(1, _BATCH_ELEMENTS // max(array.size for array in data))}
+    level, rng = float(1.0 - 2.0 * stats.norm.cdf(quantile)), np.random.default_rng(seed)
+    result = stats.bootstrap(tuple(data), statistic, confidence_level=level, rng=rng, **how)
     return np.asarray(result.confidence_interval.low), np.asarray(result.confidence_interval.high)
 
 
@@ -167,7 +148,7 @@ def hierarchical_interval(
         for tasks in values:
             part += tasks[rng.integers(0, num, (len(part), num))].mean(axis=1) / num_seeds
     ends = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
-    return Interval(float(means.mean()), float(ends[0]), float(ends[1]))
+    return Interval(float(means.mean()), *ends.tolist())
 
 
 def interquartile_mean(values: Array, *, seed: int, num_resamples: int = 10_000, confidence: float = 0.95) -> Interval:

@@ -107,27 +107,17 @@ class MethodSpec:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """An update rule and what proposes its step sizes.
-
-    Args:
-        name, label, colour: as of `MethodSpec`.
-        rule: the direction.
-        controller: the step size.
-        values: what was tuned, for the record.
-        tuned_on: the tasks that this was done on.
-        space: what the controller chooses from; None takes the comparison's.
-        observation: what it sees; None takes the comparison's.
-    """
+    """An update rule and what proposes its step sizes; name, label and colour are those of `MethodSpec`."""
 
     name: str
     rule: AnyRule
     controller: Controller
     label: str = ""
     colour: str = ""
-    values: Mapping[str, float] = field(default_factory=dict)
-    tuned_on: TaskSource | None = None
-    space: Space | None = None
-    observation: tuple[str, ...] | None = None
+    values: Mapping[str, float] = field(default_factory=dict)  # what was tuned, for the record
+    tuned_on: TaskSource | None = None  # the tasks that this was done on
+    space: Space | None = None  # what the controller chooses from; None takes the comparison's
+    observation: tuple[str, ...] | None = None  # what it sees; None takes the comparison's
 
     def on(self, mdp: MetaMDP) -> MetaMDP:
         """Return the meta-MDP of a comparison with the method's own update and what it sees."""
@@ -178,10 +168,8 @@ class MethodRecord(NamedTuple):
     controller: Line
     values: dict[str, float]
     is_yardstick: bool
-    # The names of what it chose from, by position; empty without a choice.
-    directions: Annotated[tuple[Annotated[Line, MinLen(1)], ...], MaxLen(100)] = ()
-    # What the number of a step means: a length (linear or log), a divergence, or now one and now the other.
-    scale: Literal[Scale, "mixed"] = "linear"
+    directions: Annotated[tuple[Annotated[Line, MinLen(1)], ...], MaxLen(100)] = ()  # what it chose from, by position
+    scale: Literal[Scale, "mixed"] = "linear"  # a step is a length, a divergence, or now one and now the other
     training_steps: Annotated[FiniteFloat, Ge(0)] = 0.0  # environment steps that its controller took to train itself
     trials: Annotated[int, Ge(0)] = 0  # batches that its controller simulates of its own before every update
     # Where it chose several numbers for each update, their names in the order of the array, and their scales.
@@ -192,20 +180,18 @@ RECORD: TypeAdapter[MethodRecord] = TypeAdapter(MethodRecord)
 
 
 def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:
-    """Refuse to judge a method on what shaped it.
+    """Refuse to judge a method on what shaped it: the same stream, whatever the seed, or a task that is in both lists.
 
-    A stream is a role, whatever the seed: what was tuned on test tasks is not tested. Explicit task lists must not share a
-    task with the comparison's; sampled tasks of different streams are disjoint by construction.
+    Sampled tasks of different streams are disjoint by construction.
     """
-    judged = set(map(tuple, np.asarray(contexts, np.float32).tolist()))
+    judged = np.asarray(contexts, np.float32).tolist()
     for method in methods:
         for source in method.shaped_by:
+            seen = [] if source.contexts is None else np.asarray(source.contexts, np.float32).tolist()
             place = f"the {stream.name.lower()} stream and cannot be judged on it" if source.stream == stream else ""
-            if source.contexts is not None and not place:
-                rows = map(tuple, np.asarray(source.contexts, np.float32).tolist())
-                if task := next((row for row in rows if row in judged), None):
-                    shown = ", ".join(f"{value:g}" for value in task)
-                    place = f"the task ({shown}), which is also one of the tasks to judge it on"
+            if not place and (shared := [row for row in seen if row in judged]):
+                shown = ", ".join(f"{value:g}" for value in shared[0])
+                place = f"the task ({shown}), which is also one of the tasks to judge it on"
             if place:
                 raise InputError(f"method {method.name!r}: was {source.use} on {place}.")
 
@@ -215,13 +201,10 @@ register, names = REGISTRY.register, REGISTRY.names
 
 
 def make(name: str) -> MethodSpec:
-    """Return a registered method as data, under its own name.
-
-    `register("mine", partial(MethodSpec, controller="mine"), label="mine")` adds one.
-    """
+    """Return a registered method; `register("mine", partial(MethodSpec, controller="mine"), label="mine")` adds one."""
     entry = REGISTRY.entry(name)
     spec = entry.factory(name.rpartition(":")[2])
-    return MethodSpec(**{**vars(spec), "label": spec.label or entry.label, "colour": spec.colour or entry.colour})
+    return replace(spec, label=spec.label or entry.label, colour=spec.colour or entry.colour)
 
 
 def _add(name: str, label: str, colour: str, **fields: Any) -> None:

@@ -114,12 +114,12 @@ def differences(
     values = np.stack([metric_values(comparison, metric, pair) for pair in pairs])  # (pairs, 2, tasks)
     apart = values[:, 0] - values[:, 1]
     test = intervals.paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
-    numbers = (*test, intervals.holm(test.p_value), *intervals.improvement_probability(apart, confidence=confidence))
+    numbers = (*test, intervals.holm(test[-1]), *intervals.improvement_probability(apart, confidence=confidence))
     rows = []
-    for index, pair in enumerate(pairs):
-        mean, low, high, p_value, p_holm, *improved = (float(each[index]) for each in numbers)
+    for pair, own, row in zip(pairs, apart, np.transpose(numbers).tolist(), strict=True):
+        mean, low, high, p_value, p_holm, *improved = row
         found = intervals.verdict(low, high, p_value, confidence)
-        counts = comparison.num_tasks, int((apart[index] != 0.0).sum())
+        counts = comparison.num_tasks, int((own != 0.0).sum())
         facts: Any = (*pair, metric, mean, low, high, p_value, p_holm, found, *improved, *counts)
         rows.append(Difference(*facts))
     return tuple(rows)
@@ -133,10 +133,7 @@ def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
 def oracle_scores(
     comparison: Comparison, *, fixed: str = "fixed", oracle: str = "oracle", **settings: Any
 ) -> tuple[OracleScore, ...]:
-    """Score every method between the best fixed step (0 %, chosen on tuning tasks) and the greedy oracle (100 %).
-
-    `settings` as of `differences`.
-    """
+    """Score methods between the fixed step (0 %) and the greedy oracle (100 %); `settings` are those of `differences`."""
     scale = differences(comparison, oracle, [fixed], **settings)[0]
     if scale.low <= 0.0:
         return tuple(OracleScore(name, np.nan, np.nan, np.nan) for name in comparison.names)
@@ -157,12 +154,9 @@ def summary(
     comparison: Comparison, *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
 ) -> tuple[Summary, ...]:
     """Summarise every method: area under the curve and final return with intervals, and diverged and flagged tasks."""
-    auc, final = (metric_values(comparison, metric) for metric in get_args(Metric))
-    columns = (
-        (auc.mean(axis=1), *intervals.mean_interval(auc, confidence=confidence)),
-        intervals.interquartile_mean(auc, seed=seed, num_resamples=num_resamples, confidence=confidence),
-        (final.mean(axis=1), *intervals.mean_interval(final, confidence=confidence)),
-    )
-    found = ([Interval(*map(float, row)) for row in zip(*column, strict=True)] for column in columns)
+    values = [metric_values(comparison, metric) for metric in get_args(Metric)]
+    auc, final = ((each.mean(axis=1), *intervals.mean_interval(each, confidence=confidence)) for each in values)
+    middle = intervals.interquartile_mean(values[0], seed=seed, num_resamples=num_resamples, confidence=confidence)
+    found = ([Interval(*map(float, row)) for row in zip(*each, strict=True)] for each in (auc, middle, final))
     counts = comparison.num_diverged().values(), comparison.num_flagged().values()
     return tuple(Summary(*row) for row in zip(comparison.names, *found, *counts, strict=True))

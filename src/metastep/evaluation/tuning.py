@@ -3,16 +3,17 @@
 from itertools import product
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep.evaluation.methods import Method, MethodSpec
-from metastep.mdp import MetaMDP
-from metastep.mdp.blocks import Blocks, Stream
+from metastep.mdp import MetaMDP, Tasks
+from metastep.mdp.blocks import Blocks, Stream, block_key
 from metastep.mdp.controller import TaskSource
-from metastep.mdp.runs import BlockRun, Plan, Start, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, carry_out
 
 
 class TuningTable(NamedTuple):
@@ -57,19 +58,17 @@ def tune(
     blocks_together: int = 1,
     tracker: Tracker | None = None,
 ) -> tuple[Method, TuningTable]:
-    """Score every point of a method's grid on the same tuning tasks and initial policies; return the best as a method.
+    """Score all combinations of a method's grid on the same tasks and initial policies; return the best as a method.
 
-    Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as
-    many blocks as its learners fill. The points differ in their simulation noise, which is small against the
-    differences between tasks. With `shared_noise`, or where an option of the rule is tuned, each point has blocks of its own,
-    and all points share their noise, as the methods of `compare` do. All combinations of the grid are tried; the other
-    arguments are those of `compare`.
+    Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as many
+    blocks as its learners fill. Points differ in their simulation noise, which is small against the differences between tasks.
+    With `shared_noise`, or where an option of the rule is tuned, each point has blocks of its own, and all share their noise,
+    as the methods of `compare` do. The other arguments are those of `compare`.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
-    with (tracker or Silent()).stage(
-        f"tune {spec.name}", num_blocks(spec, mdp, num_tasks, shared_noise), "blocks"
-    ) as stage:
+    blocks = num_blocks(spec, mdp, num_tasks, shared_noise)
+    with (tracker or Silent()).stage(f"tune {spec.name}", blocks, "blocks") as stage:
         plan = tuning_plan(spec, mdp, seed, num_tasks, num_updates, contexts, shared_noise)
         return carry_out([plan], stage.advance, together=blocks_together)[0]
 
@@ -97,11 +96,10 @@ def tuning_plan(
     """Return the plan of a grid search; the arguments are those of `tune`."""
     groups, parameters = _groups(spec, shared_noise), tuple(spec.grid)
     if num_tasks < 2 or num_updates < 1:
-        raise InputError(
-            f"tune: {num_tasks} tasks and {num_updates} updates; at least 2 tasks and 1 update are needed."
-        )
-    tasks = [start_of(mdp, seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
-    context, theta = (np.concatenate(each)[:num_tasks] for each in zip(*(task[:2] for task in tasks), strict=True))
+        needed = "at least 2 tasks and 1 update are needed"
+        raise InputError(f"tune: {num_tasks} tasks and {num_updates} updates; {needed}.")
+    tasks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
+    context, theta = (jnp.concatenate(each)[:num_tasks] for each in zip(*(task[:2] for task in tasks), strict=True))
     base, asked = mdp.with_budget(num_updates), list[BlockRun]()
     for points in groups:
         lanes = Blocks(len(points) * num_tasks, mdp.block_size)
@@ -110,7 +108,8 @@ def tuning_plan(
             lane = np.minimum(np.arange(block * lanes.size, (block + 1) * lanes.size), lanes.num_learners - 1)
             by_lane = points[lane // num_tasks].T if len(points) > 1 else points[0].tolist()
             values: dict[str, Any] = dict(zip(parameters, by_lane, strict=True))
-            start = Start(context[lane % num_tasks], theta[lane % num_tasks], seed, Stream.TUNING, block)
+            own = lane % num_tasks
+            start = Tasks(context[own], theta[own], block_key(seed, Stream.TUNING, block))
             how = spec.on(base, spec.first_values if len(points) > 1 else values), spec.build_controller(values)
             asked.append(BlockRun(*how, start, num_updates, lanes.num_valid(block)))
     histories, points = [ran.history for ran in (yield asked)], np.concatenate(groups)

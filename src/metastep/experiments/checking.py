@@ -1,7 +1,4 @@
-"""`metastep check`: verify that a folder holds what metastep wrote there, whole and of one run, and nothing else.
-
-`metastep inspect`: describe a model or a dataset in plain text.
-"""
+"""`metastep check`: a folder holds what metastep wrote there, whole and of one run; `metastep inspect`: describe it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -124,8 +121,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
             listed.append((own.path / "config.json", partial(_require_model, own), True))
         is_fitted = name in followed or (not name and (own.model_file.exists() or own.validation_file.exists()))
         listed.append((own.model_file, partial(read_fitted, own), is_fitted))
-        validation = partial(provenance.read_comparison, own, own.validation_file)
-        listed.append((own.validation_file, validation, is_fitted))
+        listed.append((own.validation_file, partial(getattr, own, "validation"), is_fitted))
         if own.config.learner == "search":
             for level in own.config.search.levels:
                 course, model = searching.course_file(own, level), searching.level_file(own, level)
@@ -220,8 +216,7 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
         for name, column in model.curves(None if own.knots > 1 else _SHARES if own.units else (0.0,)).items():
             yield f"    {printable(name):<16}" + "".join(f"{value:>10.3g}" for value in column)
         return
-    record = model.record
-    data = record.training_data
+    record, data = model.record, model.record.training_data
     yield f"model for {printable(record.environment)}"
     yield f"  trained on {data.tuples} tuples (seed {data.seed}, dataset {printable(data.fingerprint[:16])})"
     yield observation
@@ -247,10 +242,9 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
 
 
 def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
-    """Describe the proposed first steps along each context coordinate in the range of the training data, others at its middle.
+    """Describe the mean first step along each context coordinate; with a menu, that of the most frequent direction.
 
-    The mean step, with a menu that of the most frequent direction. Starts are first observations of the training data or,
-    without it, of a policy at zero with unit gradients, both ways.
+    Starts are first observations of the training data or, without it, of a policy at zero with unit gradients, both ways.
     """
     record, sizes = model.record, {part.name: part.size for part in model.record.observation}
     ends = np.cumsum([0, *sizes.values()]).tolist()

@@ -17,14 +17,13 @@ import numpy as np
 from pydantic import ValidationError
 
 from metastep import envs, features, policies, rules
-from metastep._core.errors import InputError, not_registered, shown
-from metastep._core.settings import with_tuples
+from metastep._core.errors import InputError, not_registered, shown, with_all
 from metastep._core.storage import read_bytes
 from metastep.experiments.reference import sentence
 from metastep.experiments.schema import Experiment
 from metastep.fqi import MetaFQI, regressors
 from metastep.fqi.regressors import Regressor
-from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP
+from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, InitialPolicy, MetaMDP
 from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.sampler import restartable
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace
@@ -59,8 +58,7 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
     for name, table in (("quick", quick), ("readings", readings)):
         if not isinstance(table, dict):
             raise InputError(f"{name}: {shown(table)} must be a table of settings.")
-    if scale != "full":
-        data = _merged(data, quick)
+    data = data if scale == "full" else _merged(data, quick)
     settings = list(map(_setting, overrides))
     for reading in [value for names, value in settings if names == ["reading"]][-1:]:
         table = readings.get(reading) if isinstance(reading, str) else None
@@ -68,9 +66,7 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
             listed = ", ".join(readings) or "none"
             raise InputError(f"reading: {shown(reading)} is no table [readings.NAME] of {source}, which has {listed}.")
         data = _merged(data, table)
-    for names, value in settings:
-        if names == ["reading"]:
-            continue
+    for names, value in (setting for setting in settings if setting[0] != ["reading"]):
         data = _replaced(data, names, value)
         if len(names) == 2 and isinstance(value, dict) and "name" in value:
             # A part of another name: what further models set was for the part before. What is no table is refused later.
@@ -96,7 +92,7 @@ def _setting(override: str) -> tuple[list[str], Any]:
     return names, parsed["value"] if len(parsed) == 1 else text
 
 
-def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> Any:
     """Read a preset or file, merged over what it extends; `extending` are the files that led here."""
     if str(source).endswith(".toml"):
         file = extending[-1].parent / source if extending else Path(source)
@@ -121,18 +117,20 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> dict[str, Any
     if not isinstance(base, str):
         raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
     below = _read(base, (*extending, file))
-    wanted, quick = _methods(data), _methods(below.get("quick"))
-    if _has_names_alone(wanted) and _are_tables(quick):  # the file says which methods to compare, at either scale
-        names = [entry["name"] for entry in _tables(wanted)]
-        below["quick"]["compare"]["methods"] = [entry for entry in quick if entry["name"] in names]
-    merged: dict[str, Any] = _merged(below, data)
-    return merged
+    with suppress(KeyError, TypeError):  # what is no table is refused later
+        wanted, quick = data["compare"]["methods"], below["quick"]["compare"]
+        tables, settings = _tables(wanted), _by_name(quick["methods"])
+        if (
+            settings and isinstance(wanted, list) and tables != wanted
+        ):  # the file says which methods to compare, at either scale
+            quick["methods"] = [settings[entry["name"]] for entry in tables or () if entry["name"] in settings]
+    return _merged(below, data)
 
 
 def parse(data: Mapping[str, Any]) -> Experiment:
     """Check a configuration; what is wrong with it is one sentence."""
     try:
-        config = Experiment.model_validate(with_tuples(data))
+        config = Experiment.model_validate(with_all(tuple, data))
     except ValidationError as error:
         raise InputError(sentence(error)) from error
     for model in config.models:
@@ -166,12 +164,10 @@ def _merged(base: Any, changes: Any) -> Any:
         if "name" in base and changes.get("name", base["name"]) != base["name"]:
             return changes
         return base | {name: _merged(base.get(name), value) for name, value in changes.items()}
-    if _has_names_alone(changes):
+    known, tables = _by_name(base), _tables(changes)
+    if known is None or tables is None or tables != changes:
         return _picked(base, changes)
-    if not (_are_tables(base) and _are_tables(changes)):
-        return changes
-    known = {entry["name"]: entry for entry in base}
-    return [*(known | {entry["name"]: _merged(known.get(entry["name"], {}), entry) for entry in changes}).values()]
+    return [*(known | {entry["name"]: _merged(known.get(entry["name"], {}), entry) for entry in tables}).values()]
 
 
 def _replaced(data: Any, names: Sequence[str], value: Any) -> Any:
@@ -189,43 +185,32 @@ def _replaced(data: Any, names: Sequence[str], value: Any) -> Any:
 
 def _picked(known: Any, wanted: Any) -> Any:
     """Return the methods that a list picks from a list of named tables, with their settings; else the list itself."""
-    if not (_are_tables(known) and (tables := _tables(wanted))):
-        return wanted
-    settings = {entry["name"]: entry for entry in known}
-    return [settings.get(entry["name"], {}) | entry for entry in tables]
+    settings, tables = _by_name(known), _tables(wanted)
+    return wanted if settings is None or not tables else [settings.get(entry["name"], {}) | entry for entry in tables]
 
 
-def _tables(entries: Any) -> list[dict[str, Any]]:
-    """Return a list of methods, named tables or names alone, as tables; nothing where it holds something else."""
-    listed = entries if isinstance(entries, list) else []
-    tables = [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
-    return tables if all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in tables) else []
+def _tables(entries: Any) -> list[dict[str, Any]] | None:
+    """Return a list of methods, named tables or names alone, as tables; None where it holds something else."""
+    listed = entries if isinstance(entries, list) else [None]
+    tables: list[Any] = [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
+    return tables if all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in tables) else None
 
 
-def _are_tables(entries: Any) -> bool:
-    return isinstance(entries, list) and _tables(entries) == entries
+def _by_name(entries: Any) -> dict[str, dict[str, Any]] | None:
+    """Return a list of named tables by name; None where it holds something else."""
+    tables = _tables(entries)
+    return None if tables is None or tables != entries else {entry["name"]: entry for entry in tables}
 
 
-def _has_names_alone(entries: Any) -> bool:
-    return isinstance(entries, list) and any(isinstance(entry, str) for entry in entries)
-
-
-def _methods(data: Any) -> Any:
-    compare = data.get("compare") if isinstance(data, dict) else None
-    return compare.get("methods") if isinstance(compare, dict) else None
-
-
-def build_env(config: Experiment) -> envs.Env | envs.HostEnv:
+def build_env(config: Experiment) -> Any:
     """Return the environment, every task equal where the configuration fixes the context."""
     env: Any = envs.make(config.env.name, **config.env.options)
-    values = config.env.fixed_context
-    if values is not None and not dataclasses.is_dataclass(type(env)):
+    if (values := config.env.fixed_context) is None:
+        return env
+    if not dataclasses.is_dataclass(type(env)):
         raise InputError(f"env.fixed_context: the context of {config.env.name} cannot be fixed, it is not a dataclass.")
-    if values is not None:
-        env.context_space.validate(np.array([values]), "env.fixed_context")
-        env = dataclasses.replace(env, context_space=env.context_space.fixed(values))
-    built: envs.Env | envs.HostEnv = env
-    return built
+    env.context_space.validate(np.array([values]), "env.fixed_context")
+    return dataclasses.replace(env, context_space=env.context_space.fixed(values))
 
 
 def require_available(mdp: MetaMDP) -> None:
@@ -247,7 +232,7 @@ def build_mdp(config: Experiment) -> MetaMDP:
     """Return the meta-MDP of a configuration; the rule decides whether it learns from whole episodes or from steps."""
     env, meta, rollout, rule = build_env(config), config.meta, config.rollout, build_rule(config)
     policy: Any = policies.build(config.policy.name, config.policy.options, env)
-    initial = config.initial.build()
+    initial = InitialPolicy(**dict(config.initial))
     initial.require_for(policy)
     from_steps, where = isinstance(rule, rules.ActorCriticRule), f"where the rule is {meta.rule.name!r}"
     if isinstance(policy, policies.ActorCritic) != from_steps:
@@ -260,20 +245,18 @@ def build_mdp(config: Experiment) -> MetaMDP:
     for name in unused:
         if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
             raise InputError(f"rollout.{name}: {value!r} must not be set {where}, which does not use it.")
-    shared: dict[str, Any] = {"meta_discount": meta.meta_discount, "observation": meta.observation}
+    shared: dict[str, Any] = {name: getattr(meta, name) for name in ("meta_discount", "observation")}
     shared |= {"space": meta.space(rule), "initial": initial, "block_size": rollout.block_size}
-    simulated: dict[str, Any] = {"horizon": rollout.horizon, "discount": rollout.discount}
-    own = {name: getattr(rollout, name) for name in used}
-    mdp: MetaMDP
+    own: dict[str, Any] = {name: getattr(rollout, name) for name in ("horizon", "discount", *used)}
     if isinstance(rule, rules.ActorCriticRule):
-        sampler = Sampler(env, policy, **simulated, **own)
+        sampler = Sampler(env, policy, **own)
         if "gradient_steps" in meta.choices:
             most = shared["space"].high[shared["space"].names.index("gradient_steps")]
             dataclasses.replace(rule, gradient_steps=round(most)).require_batch(sampler.batch_size)  # type: ignore[type-var]
-        mdp = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
+        mdp: MetaMDP = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
     else:
-        simulated |= {name: own.pop(name) for name in ("num_episodes", "baseline")}
-        mdp = EpisodicMetaMDP(Estimator(Rollout(env, policy, **simulated), **own), rule=rule, **shared)
+        solved = {name: own.pop(name) for name in ("fisher", "damping_kind", "cg_iterations")}
+        mdp = EpisodicMetaMDP(Estimator(Rollout(env, policy, **own), **solved), rule=rule, **shared)
     features.require_known(mdp)
     return mdp
 

@@ -22,7 +22,7 @@ from metastep.envs.small import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import is_compiled
 from metastep.simulation.rollouts import Rollout, discounted_returns
 
 Floats = NDArray[np.float64]
@@ -40,10 +40,7 @@ class Difference(NamedTuple):
 
 
 def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False) -> str:
-    """Describe how far test contexts lie from the training contexts of a run, and what that may cost.
-
-    Test contexts may lie outside the environment's range: those are the ones to be warned of.
-    """
+    """Describe how far test contexts, also outside the environment's range, lie from a run's training contexts."""
     run = Run.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.
     section = run.config.env.model_copy(update={"fixed_context": None})
@@ -65,12 +62,11 @@ def coverage_report(
 ) -> list[str]:
     """Describe the distances of test tasks to training tasks in a few sentences, with their price in return.
 
-    Contexts (tasks, coordinates) may lie outside the environment's range. Where no bound is known, the returns of policies
-    (policies, parameters) are measured in `num_pairs` pairs of tasks.
+    Where no bound is known, the returns of policies (policies, parameters) are measured in `num_pairs` pairs of tasks.
     """
     space = rollout.env.context_space
     train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
-    bound, num_policies = known_constant(rollout), 0
+    bound = known_constant(rollout)
     width = np.ones(space.num_coordinates) if bound else box_widths(space)
     distance = np.asarray(cKDTree(train / width).query(test / width)[0], np.float64)
     num, worst = len(test), int(np.argmax(distance))
@@ -86,12 +82,9 @@ def coverage_report(
         f"task{unit} median {np.median(distance):.3g}, largest {distance[worst]:.3g} (task {worst}); {apart}.",
         f"{outside} of {num} lie outside the range of the training tasks.",
     ]
-    constant = bound
-    if bound is None:
-        constant, num_policies = measured_constant(rollout, policies, num_pairs=num_pairs)
+    constant, num_policies = (bound, 0) if bound else measured_constant(rollout, policies, num_pairs=num_pairs)
     if not constant:
         return [*lines, "No constant is known for this environment, so distances have no price in return."]
-    # In words that promise no more than the constant does.
     change, about = constant * distance, "at most" if bound else "about"
     farthest = f"{change.max():.3g} for the farthest test task (median {np.median(change):.3g})"
     changes = f"changes by {about} {constant:.3g} a unit of distance, so by {about} {farthest}"
@@ -115,23 +108,23 @@ def coverage_report(
 def known_constant(rollout: Rollout) -> float | None:
     """Return the Lipschitz constant of the return on Nav2D, for Euclidean contexts and every policy; None elsewhere.
 
-    The goal does not move the states, and moving it by d changes every reward by at most d: `L = sum_{t<H} gamma^t`. This leaves
-    out that episodes may end at the goal.
+    The goal does not move the states, and moving it by d changes every reward by at most d: `L = sum_{t<H} gamma^t`, where
+    episodes do not end at the goal.
     """
     return float(np.sum(rollout.discount ** np.arange(rollout.horizon))) if isinstance(rollout.env, Nav2D) else None
 
 
 def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> tuple[float, int]:
-    """Return the steepest change of the return between random tasks, and of how many policies, those with finite returns.
+    """Return the steepest change of the return over the distance in box widths, and of how many policies with finite returns.
 
-    The constant is zero where no return changes, or none can be measured; distances are in widths of the context box.
+    The constant is zero where no return changes, or none can be measured.
     """
-    space, every = rollout.env.context_space, np.atleast_2d(np.asarray(policies, np.float64))
-    if not engine_of(rollout.env).is_compiled:
+    if not is_compiled(rollout.env):
         return 0.0, 0
     enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
-    pairs = context_pairs(np.random.default_rng(0), space, num_pairs)
+    pairs = context_pairs(np.random.default_rng(0), space := rollout.env.context_space, num_pairs)
     with np.errstate(invalid="ignore"):  # returns that overflowed
+        every = np.atleast_2d(np.asarray(policies, np.float64))
         found = [return_differences(enough, policy, pairs, num_blocks=1, seed=0) for policy in every]
     finite = [each for each in found if np.isfinite(each).all()]
     distance = np.linalg.norm((pairs[:, 1] - pairs[:, 0]) / box_widths(space), axis=1)
@@ -164,10 +157,7 @@ def context_pairs(rng: np.random.Generator, space: ContextSpace, num_pairs: int)
 def return_differences(
     rollout: Rollout, theta: ArrayLike, pairs: ArrayLike, *, num_blocks: int, seed: int
 ) -> Difference:
-    """Measure differences of the return (pairs,) between the contexts of pairs (pairs, 2, coordinates).
-
-    There are `num_blocks` blocks of `rollout.num_episodes` episodes, with the same noise in all contexts.
-    """
+    """Measure differences of the return (pairs,) of pairs (pairs, 2, coordinates), with the same noise in all contexts."""
     policy, contexts = jnp.asarray(theta, jnp.float32), jnp.asarray(pairs, jnp.float32)
     contexts = contexts.reshape(2 * len(contexts), -1)
     keys = [jax.random.fold_in(jax.random.key(seed), block) for block in range(num_blocks)]

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,31 +38,13 @@ from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
 from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
 from metastep.rules.actor_critic import Sampler
-from metastep.rules.actor_critic.experience import in_first_episode
+from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import whole
 
 _SECONDS_BETWEEN_PARTS = 20.0
 _POLICY, _MARKER = "policy.safetensors", "learning.json"
-_TASK = TypeAdapter(dict[str, float])
-
-
-class Learned(NamedTuple):
-    """A learned policy's folder and its mean returns."""
-
-    folder: Path
-    first: float  # before any update
-    last: float  # after the last
-
-
-class Evaluated(NamedTuple):
-    """The return of a policy on a task."""
-
-    task: dict[str, float]
-    mean: float  # policies with a critic: without discount; others: with it, as in their curves
-    error: float  # standard error of the mean
-    episodes: int
 
 
 def learn(
@@ -76,11 +58,11 @@ def learn(
     command: str = "",
     tracker: Tracker | None = None,
     allow_imports: bool = False,
-) -> Learned:
+) -> tuple[float, float]:
     """Train a policy on a task of the model's family, or continue where an earlier call was stopped.
 
-    A coordinate that `task`, like `"mass=1.2,length=0.7"`, does not name is in the middle of its range; `family` is that of the
-    task where the model was fitted on several. By default there are as many updates as the model's experiment compares.
+    `family` is that of the task where the model was fitted on several. By default there are as many updates as the model's
+    experiment compares. Return the mean returns before the first update and after the last.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
@@ -117,20 +99,22 @@ def learn(
         history = joined(growth.pieces)
         _write_results(folder, mdp.space, wanted, history, command)
         parts.remove()
-    returns = history.mean_return[:, 0].astype(float)
-    return Learned(folder, returns[0], returns[-1])
+    return float(history.mean_return[0, 0]), float(history.mean_return[-1, 0])
 
 
 def evaluate(
     path: Path, *, task: str | None = None, episodes: int = 100, seed: int = 1, allow_imports: bool = False
-) -> Evaluated:
-    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family."""
+) -> tuple[dict[str, float], float, float]:
+    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family.
+
+    Return the task, and the mean return with its standard error: without discount for policies with a critic, with it for others.
+    """
     folder, path = path, path / _POLICY if path.is_dir() else path
     arrays, metadata = storage.read_tensors(path)
     storage.require_stamp(metadata, "policy", path, "learn it again")
     try:
         learned, recorded, theta = dict(metadata["learned"]), metadata["experiment"], arrays["theta"]
-        own = _TASK.validate_python(learned["task"])
+        own = TypeAdapter(dict[str, float]).validate_python(learned["task"])
     except (KeyError, TypeError, ValueError):  # of which pydantic's errors are a kind
         raise InputError(f"File {path} does not hold what this version keeps.") from None
     if folder != path and (folder / _MARKER).exists():
@@ -149,8 +133,8 @@ def evaluate(
     require_available(mdp)
     # Folded once more, so that no learner's batch has the same key.
     key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
-    mean, error = mean_return(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
-    return Evaluated(dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), mean, error, episodes)
+    found = mean_return(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
+    return dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), *found
 
 
 def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float]:
@@ -163,7 +147,7 @@ def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float
     assert isinstance(mdp, ActorCriticMDP)
     num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
-    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
+    rewards, ended = whole(mdp.env, _first_episodes)(sampler, *tasks)
     # Until the first end: an environment that restarts does so in the same array.
     totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
     return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
@@ -191,8 +175,7 @@ def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = Fa
         raise InputError("model: its record does not name the experiment it was fitted in, so no learner can be built.")
     experiments = {config.env.name: config for config in map(parse, recorded)}
     # Of `module:name` the name is enough.
-    named = [name for name in experiments if family in (name, name.rpartition(":")[2])]
-    named = [*experiments] if not family else named
+    named = [name for name in experiments if family in ("", name, name.rpartition(":")[2])]
     if len(named) != 1:
         raise not_registered("--family", family, [*experiments], "is not one of the model's")
     config = experiments[named[0]]
@@ -203,8 +186,7 @@ def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = Fa
 def _write_results(folder: Path, space: Space, wanted: dict[str, Any], history: History, command: str) -> None:
     """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
-    rows = history.hyperparameters[:, 0].astype(float)
-    proposed: dict[str, Any] = dict(zip(space.names, rows.T, strict=True))
+    proposed: dict[str, Any] = dict(zip(space.names, history.hyperparameters[:, 0].astype(float).T, strict=True))
     is_log = {"stepsize": any(bounds.scale != "linear" for bounds in space.branches.values())}
     if isinstance(space, HyperparameterSpace):
         is_log = {name: scale != "linear" for name, scale in zip(space.names, space.scales, strict=True)}
@@ -218,30 +200,27 @@ def _write_results(folder: Path, space: Space, wanted: dict[str, Any], history: 
     for name, own in is_log.items():
         panels.append(curves(name, [Line("", proposed[name][None])], ylabel="", first=1, is_log=own))
     if isinstance(space, MenuSpace):
-        proposed[space.category] = [space.directions[int(row[0])] for row in rows]
+        proposed[space.category] = [space.directions[int(place)] for place in proposed[space.category]]
     divergence = 10.0 ** history.features["last_divergence"][:, 0, 0]
-    divergence[0] = 0.0
     columns: dict[str, Iterable[Any]] = {
         "update": range(len(returns)),
         "steps": np.cumsum(history.num_steps[:, 0], dtype=np.float64).astype(int),
         "return": returns.astype(float),
         "return_error": error.astype(float),
-        "divergence_before": divergence.astype(float),
+        "divergence_before": [0.0, *divergence[1:].astype(float)],
         **{name: [*column, ""] for name, column in proposed.items()},
         "flagged": history.flagged[:, 0].astype(int),
     }
-    table = to_csv([columns, *zip(*columns.values(), strict=True)])
-    storage.write_atomically(folder / "curve.csv", table.encode())
+    storage.write_atomically(folder / "curve.csv", to_csv([columns, *zip(*columns.values(), strict=True)]).encode())
     best = int(np.nanargmax(returns)) if np.isfinite(returns).any() else 0
     went = f"The mean return of a batch went from {returns[0]:.4g} to {returns[-1]:.4g}; the largest, {returns[best]:.4g}, "
     went += f"was seen after {best} updates. Every update was proposed by the model; nothing was tuned on this task."
-    caption = "Return: with 95 % of the batch's standard error. Others: every update."
     parts: list[Part] = [
         Heading("Task"),
         Table(("coordinate", "value"), [[name, f"{value:g}"] for name, value in wanted["task"].items()], (1,)),
         Heading("Learning"),
         Paragraph(went),
-        picture("curve", caption, in_rows(panels, 2)),
+        picture("curve", "Return: with 95 % of the batch's standard error. Others: every update.", in_rows(panels, 2)),
         Heading("Made by"),
         Command(command or "metastep.experiments.learn.learn"),
     ]

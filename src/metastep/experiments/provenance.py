@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _HERE = "but in this run it is"
 _AGAIN = "put back the file of this run, or remove it to compute it again"
 _TABLE = TypeAdapter(list[list[Float]], config=ConfigDict(strict=True, allow_inf_nan=False))
-_SECTIONS = ("seed", "env", "policy", "initial", "rollout", "meta", "collect")
 _OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_scale", "ranges", "choices")
 
 
@@ -55,12 +54,12 @@ def read_config(file: Path) -> dict[str, Any]:
     return record
 
 
-def parsed(file: Path, record: dict[str, Any]) -> Experiment:
-    """Return the configuration in a config.json."""
+def parsed(place: str, recorded: Any) -> Experiment:
+    """Return a recorded configuration; one that this version cannot read is refused as `place`, with what is wrong."""
     try:
-        return parse(record["experiment"])
+        return parse(recorded)
     except InputError as error:
-        raise InputError(f"File {file}: {error}") from None
+        raise InputError(f"{place}: {error}") from None
 
 
 def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
@@ -81,13 +80,12 @@ def require_same(recorded: Any, wanted: Any, place: str, now: str, remedy: str) 
 
 def data_settings(config: Experiment) -> dict[str, Any]:
     """Return the settings that decide the training data; fitting, selection and comparison may differ on the same data."""
-    settings = config.to_dict()
-    shaping: tuple[str, ...] = _SECTIONS
+    settings, shaping = config.to_dict(), ["seed", "env", "policy", "initial", "rollout", "meta", "collect"]
     # The blocks of a comparison do not concern the data, unless the data have no block size of their own.
     settings["collect"]["block_size"] = config.collect.block_size or config.rollout.block_size
     if config.collect.rounds > 1:  # later rounds follow a model, which was selected in blocks of a comparison
         settings["compare"] = {"num_updates": settings["compare"]["num_updates"]}
-        shaping += ("fqi", "selection", "compare")
+        shaping += ["fqi", "selection", "compare"]
     else:
         settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
         del settings["rollout"]["block_size"], settings["collect"]["exploration"], settings["collect"]["near"]
@@ -97,25 +95,19 @@ def data_settings(config: Experiment) -> dict[str, Any]:
 def require_data(recorded: dict[str, Any], run: Run, place: str, now: str, remedy: str) -> None:
     """Refuse data that were collected with other settings than those of a run."""
     added = ("tasks", "collected_with")  # what a dataset records besides the experiment
-    try:
-        theirs = parse({name: value for name, value in recorded.items() if name not in added})
-    except InputError as error:
-        raise InputError(f"{place} a configuration that this version cannot read ({error}); {remedy}.") from None
+    experiment = {name: value for name, value in recorded.items() if name not in added}
+    theirs = parsed(f"{place} a configuration that this version cannot read; {remedy}", experiment)
     wanted = data_settings(run.config) | {"tasks": None if run.tasks is None else run.tasks.tolist()}
     require_same(data_settings(theirs) | {"tasks": recorded.get("tasks")}, wanted, place, now, remedy)
 
 
 def recorded_with_data(run: Run) -> dict[str, Any]:
-    """Return what a dataset records: the configuration of its run, or of the run that began to collect it.
-
-    The configuration of other data is not passed on: the dataset's own check then says what differs.
-    """
-    own: dict[str, Any] = run.record["experiment"] | {"tasks": run.record["tasks"]}
+    """Return what a dataset records: the configuration of the run that began to collect it, or else of this run."""
     with suppress(InputError, KeyError, TypeError, AttributeError):  # there is none, of another run, or damaged
         recorded = storage.read_json(run.data_folder / "manifest.json")["config"]
         require_data(recorded, run, "", "", "")
-        own = {name: value for name, value in recorded.items() if name != "collected_with"}
-    return own
+        return {name: value for name, value in recorded.items() if name != "collected_with"}
+    return {**run.record["experiment"], "tasks": run.record["tasks"]}
 
 
 def find_data(source: Path, run: Run) -> Dataset:
@@ -124,8 +116,7 @@ def find_data(source: Path, run: Run) -> Dataset:
     if not (folder / "manifest.json").exists():
         raise InputError(f"--data: {source} holds no training data; name a run folder or its subfolder data.")
     dataset = Dataset.open(folder)
-    place = f"--data: {source} was collected with"
-    require_data(dataset.config, run, place, "which is now", "collect new data")
+    require_data(dataset.config, run, f"--data: {source} was collected with", "which is now", "collect new data")
     return dataset
 
 
@@ -157,11 +148,8 @@ def read_model(run: Run) -> Model | SearchedModel:
 
 
 def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
-    """Load the model that a later round of collection follows, if it was fitted with this configuration on earlier rounds.
-
-    `data` is the fingerprint of their blocks; by default it comes from the manifest of complete data.
-    """
-    if data is None:
+    """Load the model of a later round, if it was fitted with this configuration on earlier rounds, of fingerprint `data`."""
+    if data is None:  # as in the manifest of complete data
         blocks = list(block_checksums(run.data_folder).values())
         data = storage.sha256_of_json(blocks[: index * len(blocks) // run.config.collect.rounds]) if blocks else None
     return learned_here(run, run.round_file(index), data)
@@ -170,22 +158,18 @@ def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
 def learned_here(run: Run, path: Path, data: str | None = None) -> Any:
     """Load a model, if it was learned with the configuration of this run, on this data where it has some."""
     model = load_model(path)
-    recorded = model.record.configuration.get("experiment")
-    try:
-        theirs = parse(recorded).to_dict() if isinstance(recorded, dict) else {}
-    except InputError as error:
-        raise InputError(f"File {path} was fitted with a configuration that is not this run's: {error}") from None
-    require_same(theirs, run.config.to_dict(), f"File {path} was fitted with", _HERE, _AGAIN)
+    recorded, place = model.record.configuration.get("experiment"), f"File {path} was fitted with"
+    theirs: dict[str, Any] = {}
+    if isinstance(recorded, dict):
+        theirs = parsed(f"{place} a configuration that is not this run's", recorded).to_dict()
+    require_same(theirs, run.config.to_dict(), place, _HERE, _AGAIN)
     if isinstance(model, Model):
         _require(path, "data", model.record.training_data.fingerprint, data)
     return model
 
 
 def write_comparison(run: Run, path: Path, comparison: Comparison, uses: Sequence[str] = ()) -> Comparison:
-    """Write a comparison of a run with what it was made from, and return it with that.
-
-    `uses` are names of what it followed: "data", "model", "models/NAME/model" or "results/NAME".
-    """
+    """Write a comparison with what it was made from: `uses` are "data", "model", "models/NAME/model" or "results/NAME"."""
     followed = {name: fingerprint(run, name) or "" for name in uses}
     comparison = dataclasses.replace(comparison, made_from={"run": run.identity, "file": _place(run, path), **followed})
     storage.create_folder(path.parent)
@@ -217,9 +201,8 @@ def read_result(run: Run, method: str) -> Comparison:
 
 def seal_report(run: Run, files: Sequence[Path]) -> None:
     """Record the checksums of a report's files and of the command in it, and which run and comparison they show."""
-    command = run.path / "command.txt"
-    files = [*files, *([command] if command.exists() else [])]
-    sums = {path.relative_to(run.path).as_posix(): storage.sha256_of(path) for path in files}
+    known = [path for path in (*files, run.path / "command.txt") if path.exists()]
+    sums = {path.relative_to(run.path).as_posix(): storage.sha256_of(path) for path in known}
     shows = {"run": run.identity, "comparison": storage.sha256_of(run.comparison_file)}
     content = storage.stamp("report") | {"made_from": shows, "files": sums}
     storage.write_json(run.path / "report.json", storage.sealed(content))

@@ -8,7 +8,7 @@ from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,15 +36,6 @@ _ROWS = 2000  # observations of the training data on which the packed model is c
 _REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
 
 
-class Published(NamedTuple):
-    """The files of a published model."""
-
-    model: Path
-    card: Path
-    num_bytes: int
-    same: float  # share of observations for which the packed model proposes the very same
-
-
 def publish(
     runs: Sequence[Run],
     name: str,
@@ -54,12 +45,12 @@ def publish(
     command: str = "",
     force: bool = False,
     tracker: Tracker | None = None,
-) -> Published:
+) -> tuple[Path, Path, float]:
     """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
     Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
-    are kept, by default all; the command is for the card; with `force`, files there are replaced. The card holds the SHA-256
-    of the model file, by which `load_model` refuses a pair that does not belong together.
+    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together. Return both
+    paths, and the share of observations for which the packed model proposes the very same.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
@@ -68,14 +59,12 @@ def publish(
     is_half = file.is_file() and not os.path.lexists(card)
     require_new(file, force=force or is_half)
     require_new(card, force=force)
-    followed = ""
-    if len(runs) == 1:
-        # The model that the target method follows; without a comparison, the run's own.
-        needed = runs[0].models_needed
-        followed = needed[0] if len(needed) == 1 else ""
-        if runs[0].comparison_file.exists():
-            followed = runs[0].methods[target_of(runs[0].comparison)].model
-        whole = read_fitted(runs[0].of_model(followed))[0]
+    followed, (first, *others) = "", runs
+    if not others:  # the model that the target method follows; without a comparison, the run's own
+        followed = first.models_needed[0] if len(first.models_needed) == 1 else ""
+        if first.comparison_file.exists():
+            followed = first.methods[target_of(first.comparison)].model
+        whole = read_fitted(first.of_model(followed))[0]
     elif any(run.config.learner == "search" for run in runs):
         raise InputError("publish: runs that search have no data to fit one model on; publish them one by one.")
     else:
@@ -91,34 +80,31 @@ def publish(
             parts += [Heading(f"Scores on {run.config.env.name}"), Paragraph(f"{tasks} {name} is this file.")]
             minus = differences(comparison, name, **how)
             parts += [comparison_table(comparison, **how), differences_table(comparison, name, minus)]
-    devices = [whole.record.versions.get("device", "unknown")]
+    versions = dict(sorted(whole.record.versions.items()))
+    devices = versions.pop("device", "unknown")
     if isinstance(whole, Model):
-        devices = [*dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)]
-    versions = sorted(item for item in whole.record.versions.items() if item[0] != "device")
-    fitted_with = ", ".join(f"{package} {version}" for package, version in versions)
-    fitted = "; the forests were fitted on a CPU" if isinstance(whole, Model) else ""
+        found = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
+        devices = f"{', '.join(found)}; the forests were fitted on a CPU"
+    fitted_with = ", ".join(f"{package} {version}" for package, version in versions.items())
     commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
     parts += [Heading("Made by"), Command("\n".join(commands))]
-    parts += [Paragraph(f"Simulated on {', '.join(devices)}{fitted}, with {fitted_with}.")]
+    parts += [Paragraph(f"Simulated on {devices}, with {fitted_with}.")]
     parts += [Heading("File"), Paragraph(f"{len(content) / 1000:.0f} kB: {about}")]
     families = ", ".join(run.config.env.name for run in runs)
     document = Document(name, f"Proposes the updates of {whole.record.rule_name} on {families}.", parts)
     text = f"{to_markdown(document, '')}\nSHA-256: `{hashlib.sha256(content).hexdigest()}`\n".encode()
 
-    def write_model(temporary: Path) -> None:
-        temporary.write_bytes(content)
+    def write_both(temporary: Path) -> None:
+        temporary.write_bytes(text)  # before the model is replaced, so that a full disk changes neither
         if card.exists() and not recorded_model(card):
             card.unlink()  # of version 0.2: beside another model it could not be recognised
-
-    def write_card(temporary: Path) -> None:
-        temporary.write_bytes(text)  # before the model is replaced, so that a full disk changes neither
         if not (is_half and storage.read_bytes(file) == content):
-            write_new(file, write_model, force=force)
+            write_new(file, content, force=force)
 
     storage.create_folder(out)
     with storage.writing(out, deep=False):  # two commands with the same name must not mix their files
-        write_new(card, write_card, force=force)
-    return Published(file, card, len(content), same)
+        write_new(card, write_both, force=force)
+    return file, card, same
 
 
 def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
@@ -191,24 +177,21 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
 
     It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
     says how Q is fitted. If the family is `known` where the model is used (`for_family`), it also sees the return, as a share
-    of the range of the family's returns; proposals stay within the family's own range of steps (but values of later updates are
-    maxima over the longest), and nodes are as small as in forests of one family.
+    of the range of the family's returns, and proposals stay within the family's own range of steps.
     """
     families = {run.config.env.name: run for run in runs}
-    if len(families) < len(runs) or len(families) < 2:
+    if len(families) < max(2, len(runs)):
         names = ", ".join(run.config.env.name for run in runs)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
     configs = {name: _without_units(run.config, known) for name, run in families.items()}
-    fitting = dict(configs)
-    if known:  # with the longest steps of any, and with nodes as small as in forests of one family
-        longest = max(each.meta.stepsize_high for each in configs.values())
-        for name, each in configs.items():
-            data = each.to_dict()
-            data["meta"]["stepsize_high"] = longest
-            if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
-                data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
-            fitting[name] = parse(data)
-    config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
+    fitting = [each.to_dict() for each in configs.values()]
+    for data in (
+        fitting if known else ()
+    ):  # with the longest steps of any, and nodes as small as in forests of one family
+        data["meta"]["stepsize_high"] = max(each.meta.stepsize_high for each in configs.values())
+        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
+            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
+    config, mdps = parse(fitting[0]), [build_mdp(parse(data)) for data in fitting]
     first, *others = mdps
     for other, what in product(others, ("observation", "space", "rule.name")):
         if attrgetter(what)(first) != attrgetter(what)(other):

@@ -42,7 +42,6 @@ class Forest(NamedTuple):
 
     @property
     def num_features(self) -> int:
-        """Number of input features."""
         return len(self.importances)
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.float64]:
@@ -67,7 +66,6 @@ class Forest(NamedTuple):
         return self._replace(threshold=np.where(self.feature == column, moved, self.threshold))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that `load_forest` takes."""
         return self._asdict()
 
 
@@ -94,10 +92,7 @@ def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
 
 
 def join(forests: Sequence[Forest]) -> Forest:
-    """Return one forest with the trees of all, in order.
-
-    Importances are added and scaled to shares again: those of a forest that never split count nothing, as in scikit-learn.
-    """
+    """Return one forest with the trees of all, in order; importances are added and scaled to shares, as in scikit-learn."""
     starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
     columns = zip(*(forest[:5] for forest in forests), strict=True)
     feature, threshold, left, right, value = (np.concatenate(column) for column in columns)
@@ -163,10 +158,9 @@ def check_structure(forest: Forest) -> None:
 def pack(forest: Forest) -> dict[str, NDArray[Any]]:
     """Return arrays of three bytes per node, an eighth of the space, for models that come with a package.
 
-    Trees are grown in the order of a depth-first walk, left before right. Then `feature` alone gives every child, and one
-    number per node is enough: the threshold of a split or the value of a leaf, rounded to one of 65,536 steps between the
-    smallest and the largest of the forest's thresholds of that feature, or of its leaves. Values of splits are left out.
-    A forest in another order is not packed.
+    Trees are grown in the order of a depth-first walk, left before right; a forest in another order is not packed. So `feature`
+    alone gives every child, and one number per node is enough: the threshold of a split or the value of a leaf, rounded to one
+    of 65,536 steps between the smallest and the largest of the forest's thresholds of that feature, or of its leaves.
     """
     feature, num = forest.feature, forest.num_features
     left, right, _ = _children(feature)

@@ -3,9 +3,7 @@
 A regressor of your own is a frozen dataclass with the members of `Regressor`; what it fits has those of `Head`. After the
 line `register("mine", Mine)` configurations can name it, and its models can be saved and loaded.
 
-scikit-learn keeps a tree as a Python object with float64 thresholds and compares float32 inputs with them; flat forests have
-float32 thresholds. For a float32 `x` and a float64 `t`, `x <= t` holds exactly when `x <= floor32(t)`, so flooring the
-thresholds changes no comparison. Its ensembles are imported where they are used: they slow the start of short commands.
+scikit-learn's ensembles are imported where they are used: they slow the start of short commands.
 """
 
 import dataclasses
@@ -64,15 +62,12 @@ class SklearnHead(NamedTuple):
 
     @property
     def importances(self) -> NDArray[np.float64] | None:
-        """Those of the regressor, if it has any."""
         return getattr(self.regressor, "feature_importances_", None)
 
     def predict(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the regressor's predictions."""
         return np.asarray(self.regressor.predict(inputs), dtype=np.float64)
 
     def arrays(self) -> NoReturn:
-        """Refuse: its parts are not known."""
         raise InputError(f"fqi.regressor: {self.regressor!r} lives in memory only and cannot be saved.")
 
 
@@ -83,7 +78,6 @@ class SklearnRegressor(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How it is constructed, since it has no name in the registry."""
         return repr(self.given)
 
     def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Head:
@@ -100,7 +94,6 @@ class SklearnRegressor(NamedTuple):
         return SklearnHead(regressor, np.shape(inputs)[1])
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> NoReturn:
-        """Refuse: nothing was saved."""
         raise InputError(f"fqi.regressor: {self.name} lives in memory only and cannot be loaded.")
 
 
@@ -110,7 +103,6 @@ class SklearnExtraTrees(ExtraTrees):
     name: ClassVar[str] = "sklearn-extra-trees"
 
     def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Forest:
-        """Grow the trees."""
         from sklearn.ensemble import ExtraTreesRegressor
 
         settings = {"min_samples_split": self.min_samples_split, "n_jobs": count_threads(threads)}
@@ -119,7 +111,10 @@ class SklearnExtraTrees(ExtraTrees):
 
 
 def from_sklearn(regressor: Any) -> Forest:
-    """Return the flat forest of a fitted ExtraTreesRegressor or RandomForestRegressor with one output."""
+    """Return the flat forest of a fitted ExtraTreesRegressor or RandomForestRegressor with one output.
+
+    For a float32 `x` and a float64 `t`, `x <= t` holds exactly when `x <= floor32(t)`, so flooring changes no comparison.
+    """
 
     def flat(tree: Any) -> Forest:
         leaf, rounded = tree.feature < 0, tree.threshold.astype(np.float32)

@@ -43,16 +43,14 @@ from metastep._core.storage import read_bytes, warn
 # Defaults for a cluster that is started here. A task whose workers are killed is given up only after many of them.
 dask.config.update_defaults({"distributed": {"scheduler": {"allowed-failures": 30, "worker-ttl": "60s"}}})
 
+# Options of a scheduler or worker that only this machine can reach, and with `security` only who holds its certificate.
 LOOPBACK: dict[str, Any] = {"host": "127.0.0.1", "protocol": "tls://", "dashboard": False}
-"""Options of a scheduler or worker that only this machine can reach, and with `security` only who holds its certificate."""
 
 # One sentence says what a user needs to know; the client's logger has a level of its own.
 for _name in ("distributed", "distributed.client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _File = str | Path | None
-_SIMULATORS = tuple(name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name))
-_MOST_FAILURES = 3  # of workers that die while they start and no other is there: the next ones would, too
 
 
 class PrivateScheduler(Scheduler):
@@ -70,7 +68,7 @@ class PrivateWorker(Worker):
 
 @cache
 def _environment() -> dict[str, str]:
-    return environment_record(packages=_SIMULATORS)
+    return environment_record(packages=[name for name in ("mujoco", "gymnasium") if importlib.util.find_spec(name)])
 
 
 @cache
@@ -88,36 +86,29 @@ def _call(
     _prepare(device, cores)
     if difference := first_difference(expected, _environment()):
         key, ours, theirs = difference
-        raise InputError(
-            f"--scheduler: the worker {worker.address} has {key} = {theirs}, this process has {ours}; unlike workers would "
-            "give different results."
-        )
+        other = f"the worker {worker.address} has {key} = {theirs}, this process has {ours}"
+        raise InputError(f"--scheduler: {other}; unlike workers would give different results.")
     share = count_threads(None) // threads_on.get(get_address_host(worker.address), worker.state.nthreads)
     return call_with(lambda progress: worker.log_event(topic, progress), share, *pickle.loads(call))
 
 
 class DaskPool:
-    """The workers of a cluster as a pool; they have the device of this process, and as many cores as given.
-
-    `keep` is called about once a second and starts workers that are missing.
-    """
+    """The workers of a cluster, with this process's device; `keep`, called once a second, starts workers that are missing."""
 
     is_local = False
 
     def __init__(self, client: Client, cores: int | None = None, keep: Callable[[], object] = lambda: None) -> None:
         self._client, self._executor, self._keep = client, client.get_executor(pure=False), keep
         self._call, self._topic = partial(_call, _environment(), jax.default_backend(), cores), "metastep"
-        self._threads_on: dict[str, int] = {}
-        self._counted = 0.0
+        self._threads_on, self._counted = Counter[str](), 0.0
 
     def slots(self) -> int:
         """Return two per thread of the workers that are there now."""
         if time.monotonic() - self._counted > 1.0:
             self._keep()
-            on_hosts = Counter[str]()
+            self._threads_on, self._counted = Counter(), time.monotonic()
             for address, threads in self._ask(self._client.nthreads).items():
-                on_hosts[get_address_host(address)] += threads
-            self._threads_on, self._counted = dict(on_hosts), time.monotonic()
+                self._threads_on[get_address_host(address)] += threads
         return 2 * max(1, sum(self._threads_on.values()))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
@@ -169,7 +160,7 @@ def workers(number: int) -> Iterator[Pool]:
         SpecCluster(workers={}, scheduler=scheduler, security=private["security"]) as cluster,
         Client(cluster) as client,
     ):
-        cluster.worker_spec.update({index: {"cls": Nanny, "options": options[index]} for index in range(number)})
+        cluster.worker_spec.update({index: {"cls": Nanny, "options": each} for index, each in enumerate(options)})
         failures = 0
 
         def keep() -> None:
@@ -180,7 +171,7 @@ def workers(number: int) -> Iterator[Pool]:
                 del cluster.workers[name]
                 failures += 1
             failures = 0 if client.nthreads() else failures
-            if failures >= _MOST_FAILURES:
+            if failures >= 3:  # while no other worker is there: the next ones would die, too
                 raise InputError(
                     f"--workers: {failures} processes ended before they could work; a script that starts workers must do so "
                     'below `if __name__ == "__main__":`, and the modules it imports must be installed.'
@@ -200,18 +191,14 @@ def cluster_at(address: str, tls_ca: _File = None, tls_cert: _File = None, tls_k
     default those of Dask's configuration.
     """
     given = {"--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
-    security = None
-    if address.startswith("tls://"):
-        security = _security(given)
-    elif any(given.values()):
+    is_secure = address.startswith("tls://")
+    if any(given.values()) and not is_secure:
         raise InputError(f"--scheduler: {address!r:.200} must begin with tls:// where --tls-ca or others are given.")
-    else:
-        warn(
-            f"--scheduler: {address} is open, so everyone who reaches it can run code there, on its workers and here; "
-            "prefer tls://"
-        )
+    if not is_secure:
+        danger = "everyone who reaches it can run code there, on its workers and here"
+        warn(f"--scheduler: {address} is open, so {danger}; prefer tls://")
     try:
-        client = Client(address, security=security)
+        client = Client(address, security=_security(given) if is_secure else None)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise InputError(f"--scheduler: {address!r:.200} does not answer: {reason}.") from None
@@ -246,9 +233,8 @@ def _running(pool: DaskPool, name: str) -> Iterator[Pool]:
         with using(pool):
             yield pool
     except (CancelledError, CommClosedError, TimeoutError):
-        raise InputError(
-            f"{name} does not answer any more; finished work is kept, and the same command resumes."
-        ) from None
+        resume = "finished work is kept, and the same command resumes"
+        raise InputError(f"{name} does not answer any more; {resume}.") from None
     except KilledWorker:
         raise InputError(f"{name} lost one worker after the other at the same task; check its memory.") from None
     except ImportError as error:

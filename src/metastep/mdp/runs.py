@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from metastep._core import parallel
 from metastep._core.progress import Tally
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, Tasks, whole_episodes
-from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
+from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.mdp.controller import Controller
 from metastep.mdp.episodes import before_updates, moved, observed
 from metastep.mdp.history import History
@@ -33,35 +33,12 @@ Outcome = TypeVar("Outcome")
 _SECONDS_BETWEEN_REPORTS = 0.5
 
 
-class Start(NamedTuple):
-    """The learners of a block before their first batch, as arrays and numbers."""
-
-    context: NDArray[np.float32]  # (learners, coordinates)
-    theta: NDArray[np.float32]  # (learners, parameters)
-    seed: int
-    stream: Stream
-    block: int
-
-    @property
-    def tasks(self) -> Tasks:
-        """The same with the key that everything random derives from."""
-        return Tasks(jnp.asarray(self.context), jnp.asarray(self.theta), block_key(self.seed, self.stream, self.block))
-
-
-def start_of(
-    mdp: MetaMDP, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None
-) -> Start:
-    """Return the tasks and first policies of a block of a stream."""
-    tasks = mdp.tasks(seed, stream, block, task_list)
-    return Start(np.asarray(tasks.context), np.asarray(tasks.theta), seed, stream, block)
-
-
 class BlockRun(NamedTuple):
     """A block of learners to run."""
 
     mdp: MetaMDP
     controller: Controller
-    start: Start
+    tasks: Tasks
     num_updates: int
     num_valid: int | None = None  # learners to keep; the others are padding
 
@@ -108,9 +85,9 @@ def _begun(asked: Sequence[BlockRun]) -> tuple[Sequence[Learners], Advance]:
     """Return the learners of blocks with their first batch, and the function that makes the next update of each."""
     if len(asked) == 1:
         mdp = asked[0].mdp
-        return [mdp.begin(asked[0].start.tasks)], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])]
+        return [mdp.begin(asked[0].tasks)], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])]
     mdps = [whole_episodes(block.mdp, "a batch of blocks").without_ranges() for block in asked]
-    tasks, keeps = [block.start.tasks for block in asked], [block.controller.keeps_episodes for block in asked]
+    tasks, keeps = [block.tasks for block in asked], [block.controller.keeps_episodes for block in asked]
     how = simulation_of(mdps[0]), any(keeps)
     context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])
 
@@ -144,7 +121,7 @@ def _simulate(
         simulation_key = purpose_key(key, Purpose.SIMULATION, update)
         if not keeps_episodes:
             return estimator.batch(theta, context, simulation_key), None
-        episodes = estimator.engine.trajectories(estimator.rollout, theta, context, simulation_key)
+        episodes = estimator.trajectories(theta, context, simulation_key)
         return (episodes if estimator.solver == "cg" else sums_of(estimator.rollout, theta, episodes)), episodes
 
     return jax.vmap(one)(theta, context, key)

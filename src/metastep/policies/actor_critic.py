@@ -21,8 +21,6 @@ from metastep._core.settings import Count, Float, Layers, check_fields
 
 Parts = dict[str, Array]
 
-_HIDDEN_GAIN = math.sqrt(2.0)
-_LAST_GAINS = {"actor": 0.01, "critic": 1.0}
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -67,8 +65,7 @@ class Categorical(NamedTuple):
         return jnp.sum(to_uniform(normals, 0.0, 1.0) > bounds, axis=-1, keepdims=True, dtype=jnp.int32)
 
     def log_density(self, action: Array) -> Array:
-        """Return log pi(action): (...,)."""
-        # A comparison rather than an index: its derivative needs no scatter, and there are few choices.
+        """Compare rather than index: the derivative needs no scatter, and there are few choices."""
         chosen = action == jnp.arange(self.logits.shape[-1], dtype=jnp.int32)
         return jnp.sum(jnp.where(chosen, self._log_shares, 0.0), axis=-1)
 
@@ -94,15 +91,13 @@ class ActorCritic:
     where actions are numbers, then the critic.
 
     Args:
-        num_observations, num_actions: how many numbers the policy sees, and chooses.
-        num_choices: of discrete actions, how many there are; None where actions are numbers.
         hidden: sizes of the hidden layers of either network.
         log_std: of numbers, logarithm of their first standard deviation, which is learned and the same in all states.
     """
 
-    num_observations: Count
-    num_actions: Count
-    num_choices: Count | None = None
+    num_observations: Count  # numbers the policy sees
+    num_actions: Count  # numbers it chooses
+    num_choices: Count | None = None  # of a discrete action; None where actions are numbers
     hidden: Layers = (64, 64)
     log_std: Float = 0.0
 
@@ -117,9 +112,8 @@ class ActorCritic:
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The parts of theta by name, in its order."""
-        networks = {"actor": self.num_choices or self.num_actions, "critic": 1}
         found: dict[str, tuple[int, ...]] = {}
-        for network, outputs in networks.items():
+        for network, outputs in (("actor", self.num_choices or self.num_actions), ("critic", 1)):
             for index, (inputs, units) in enumerate(pairwise((self.num_observations, *self.hidden, outputs))):
                 found[f"{network}.{index}.weight"] = inputs, units
                 found[f"{network}.{index}.bias"] = (units,)
@@ -135,8 +129,8 @@ class ActorCritic:
     @cached_property
     def is_critic(self) -> NDArray[np.bool_]:
         """Which entries of theta are the critic's."""
-        parts = [np.full(math.prod(shape), name.startswith("critic.")) for name, shape in self.shapes.items()]
-        return np.concatenate(parts)
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        return np.repeat([name.startswith("critic.") for name in self.shapes], sizes)
 
     def split(self, theta: Array) -> Parts:
         """Return the parts of theta (..., parameters) by name, each (..., *shape)."""
@@ -161,17 +155,17 @@ class ActorCritic:
         for index, (name, shape) in enumerate(self.shapes.items()):
             network, _, kind = name.partition(".")
             if not kind.endswith("weight"):
-                value = self.log_std if network == "log_std" else 0.0
-                parts[name] = jnp.full((num, *shape), value, jnp.float32)
+                parts[name] = jnp.full((num, *shape), self.log_std if name == "log_std" else 0.0, jnp.float32)
                 continue
-            is_last = kind.startswith(f"{len(self.hidden)}.")
-            gain = _LAST_GAINS[network] if is_last else _HIDDEN_GAIN
+            gain = math.sqrt(2.0)
+            if kind.startswith(f"{len(self.hidden)}."):  # the last layer
+                gain = 0.01 if network == "actor" else 1.0
             draws = jax.random.normal(jax.random.fold_in(key, index), (num, *shape), jnp.float32)
             is_tall = shape[0] >= shape[1]
             columns, triangle = jnp.linalg.qr(draws if is_tall else jnp.swapaxes(draws, -1, -2))
             signs = jnp.sign(jnp.diagonal(triangle, axis1=-2, axis2=-1))  # without them the distribution is not even
-            columns = columns * signs[..., None, :]
-            parts[name] = np.float32(gain) * (columns if is_tall else jnp.swapaxes(columns, -1, -2))
+            columns = np.float32(gain) * (columns * signs[..., None, :])
+            parts[name] = columns if is_tall else jnp.swapaxes(columns, -1, -2)
         return self.join(parts)
 
     def act(self, parts: Parts, observation: Array) -> Distribution:
@@ -184,8 +178,8 @@ class ActorCritic:
         return self._forward("critic", parts, observation)[..., 0]
 
     def _forward(self, network: str, parts: Parts, observation: Array) -> Array:
-        values = observation
-        for index in range(len(self.hidden) + 1):
+        values, last = observation, len(self.hidden)
+        for index in range(last + 1):
             values = values @ parts[f"{network}.{index}.weight"] + parts[f"{network}.{index}.bias"]
-            values = values if index == len(self.hidden) else jnp.tanh(values)
+            values = values if index == last else jnp.tanh(values)
         return values

@@ -18,17 +18,13 @@ _FEW_TASKS = 20  # a grid search on fewer is said to be one where the result is
 def compose(findings: Findings) -> Document:
     """Return the whole report."""
     comparison, target, fitted = findings.comparison, findings.target, findings.fitted
-    paired, final = (
-        differences(comparison, target, metric=metric, **findings.resampling) for metric in get_args(Metric)
-    )
+    paired, final = (differences(comparison, target, metric=each, **findings.resampling) for each in get_args(Metric))
     parts: list[Part] = [Paragraph(_headline(findings, paired)), *_what_was_run(findings)]
     parts += [Heading("Learning curves"), *learning_curves(findings)]
     if choosers := [record.name for record in comparison.methods if record.directions]:
         parts += [Heading("Chosen directions"), directions(findings, choosers)]
     parts += [Heading("Chosen steps"), *chosen(findings)]
-    # A run in one task has no other to hold steps against.
-    if findings.config["env"]["fixed_context"] is None:
-        parts.append(steps_by_task(findings))
+    parts += [steps_by_task(findings)] if findings.is_family else []
     parts += [Heading("Single tasks"), single_tasks(findings)]
     explanation = (
         "AUC is the mean return over the updates; its interquartile mean leaves out the worst and the best quarter of the tasks. "
@@ -40,9 +36,7 @@ def compose(findings: Findings) -> Document:
         spent = listed([f"the {record.label}, which spends {record.trials} times the samples" for record in shown])
         explanation += f" A score is 0 % at the best fixed step and 100 % at {spent}; a planner may pass this oracle."
     if any(comparison.num_diverged().values()):
-        explanation += (
-            " A return that is not finite counts as the worst on its task, in a difference of its two methods."
-        )
+        explanation += " A return that is not finite counts as the worst on its task, in a difference of the two."
     parts += [Heading("Comparison"), Paragraph(explanation), tables.comparison_table(comparison, **findings.resampling)]
     if paired:
         label, size = comparison.label(target), (6.4, 0.8 + 0.32 * len(paired))
@@ -62,11 +56,9 @@ def compose(findings: Findings) -> Document:
         costs += " Trials are what a yardstick simulates of its own before its updates, as if all episodes were equally long."
     parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(findings)]
     for name, search in findings.searched.items():
-        about_levels = (
-            f"The best controller of every level on the {search.validation.num_tasks} validation tasks. Selected is the simplest "
-            "level that is not significantly worse than the best."
-        )
-        parts += [Heading(f"Levels of the search of {name}"), Paragraph(about_levels), tables.levels_table(search)]
+        best = f"The best controller of every level on the {search.validation.num_tasks} validation tasks. "
+        best += "Selected is the simplest level that is not significantly worse than the best."
+        parts += [Heading(f"Levels of the search of {name}"), Paragraph(best), tables.levels_table(search)]
     if fitted:
         parts += about_the_model(findings, target if target in fitted else next(iter(fitted)))
     known = [(record.label, tables.about(record)) for record in comparison.methods]
@@ -76,8 +68,8 @@ def compose(findings: Findings) -> Document:
         "would leave float32's range. Such a learner stays where it is, and is never dropped from a mean. A few flags are "
         "harmless (a batch in which every episode failed alike has no gradient); with many a policy cannot learn."
     )
-    parts += [Heading("Flags, versions and seeds"), Paragraph(flags)]
-    parts.append(tables.bookkeeping_table(comparison, fitted, findings.config))
+    bookkeeping = tables.bookkeeping_table(comparison, fitted, findings.config)
+    parts += [Heading("Flags, versions and seeds"), Paragraph(flags), bookkeeping]
     about_it = f"{comparison.num_tasks} test tasks, {comparison.returns.shape[2] - 1} updates each"
     return Document(f"metastep: {findings.name}", about_it, parts)
 
@@ -87,18 +79,15 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
     if sentence := tables.nothing_learned(comparison, [one.counts for one in findings.fitted.values()]):
         return sentence
     name = comparison.label(findings.target)
-    iteration = None if fitted is None else fitted.model.record.selected_iteration
+    if fitted and (findings.target in findings.fitted or not paired):
+        name += f" (FQI iteration N = {fitted.model.record.selected_iteration}, selected on validation tasks)"
     if not paired:
-        chosen = "" if iteration is None else f" (FQI iteration N = {iteration}, selected on validation tasks)"
-        return f"{name}{chosen} was run on {comparison.num_tasks} test tasks."
+        return f"{name} was run on {comparison.num_tasks} test tasks."
     clauses = []
     for verdict, than in (("better", "than"), ("worse", "than"), ("not distinguishable", "from")):
         if labels := [comparison.label(row.baseline) for row in paired if row.verdict == verdict]:
             clauses.append(f"is {verdict} {than} {listed(labels)}")
-    is_family = findings.config["env"]["fixed_context"] is None
-    where = "tasks it had never seen" if is_family else "new first policies in the one task it was trained on"
-    if iteration is not None and findings.target in findings.fitted:
-        name += f" (iteration N = {iteration}, selected on validation tasks)"
+    where = "tasks it had never seen" if findings.is_family else "new first policies in the one task it was trained on"
     few = min((table.num_tasks for table in comparison.tuning), default=_FEW_TASKS)
     tuned = f", with baselines that were tuned on {few} tasks only" if few < _FEW_TASKS else ""
     result = f"On {comparison.num_tasks} {where}, {name} {listed(clauses)} in the area under the learning curve{tuned}."
@@ -109,14 +98,11 @@ def _headline(findings: Findings, paired: Sequence[Difference]) -> str:
 
 def _what_was_run(findings: Findings) -> list[Part]:
     """Show the command, the settings, how the models were fitted (a column for each), and how to use one."""
-    parts: list[Part] = [Heading("What was run")]
+    parts: list[Part] = [Heading("What was run"), Paragraph("Every setting is in config.json, beside this report.")]
     if command := findings.command:
         repeats = "The same commands repeat it" if "\n" in command else "The same command repeats it"
-        parts += [Paragraph(f"{repeats}; the same seed on the same device gives the same bytes."), Command(command)]
-    else:
-        parts.append(Paragraph("Every setting is in config.json, beside this report."))
-    config = findings.config
-    rollout, meta = config["rollout"], config["meta"]
+        parts[1:] = [Paragraph(f"{repeats}; the same seed on the same device gives the same bytes."), Command(command)]
+    config, rollout, meta = findings.config, findings.config["rollout"], findings.config["meta"]
     if rollout["num_episodes"] is not None:
         batch = f"{rollout['num_episodes']} episodes of at most {rollout['horizon']} steps"
     else:
@@ -124,8 +110,8 @@ def _what_was_run(findings: Findings) -> list[Part]:
         held = f", whose actions are held for {hold} steps of the environment" if hold > 1 else ""
         begins = any("returns" in fitted.model.record.setting for fitted in findings.fitted.values())
         fresh = "; every batch begins with new ones, and returns are those of the first" if begins else ""
-        batch = f"{envs * each} steps{held}, {each} of each of {envs} environments; episodes are cut off after "
-        batch += f"{rollout['horizon']}{fresh}"
+        cut = f"episodes are cut off after {rollout['horizon']}"
+        batch = f"{envs * each} steps{held}, {each} of each of {envs} environments; {cut}{fresh}"
     rows = [
         ("environment", config["env"]["name"]),
         ("policy", _part(config["policy"])),
@@ -143,9 +129,8 @@ def _what_was_run(findings: Findings) -> list[Part]:
         record = fitted.model.record
         meta, collect, fqi = (fitted.config[name] for name in ("meta", "collect", "fqi"))
         ranges = {branch.name: _range(branch.low, branch.high, branch.scale) for branch in record.branches}
-        texts = [f"{name}: {text}" for name, text in ranges.items()]
-        if len(set(ranges.values())) == 1:
-            texts = [*ranges.values()][:1]
+        is_one = len(set(ranges.values())) == 1
+        texts = [*ranges.values()][:1] if is_one else [f"{name}: {text}" for name, text in ranges.items()]
         rounds, labels = collect.get("rounds", 1), collect.get("labels", 1)
         data = f"{fitted.counts.transitions} tuples, {collect['method']} method"
         data += f", {rounds} rounds" if rounds > 1 else ""

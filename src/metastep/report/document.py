@@ -138,7 +138,8 @@ def to_markdown(document: Document, figures: str) -> str:
             case Paragraph(text):
                 lines.append(inert(text))
             case Command(text):
-                lines.append(fenced(text))
+                fence = "`" * max([3, *(1 + len(run) for run in re.findall("`+", text))])  # no run in the text ends it
+                lines.append(f"{fence}\n{text}\n{fence}")
             case Table():
                 marks = ["---:" if index in part.numeric else "---" for index in range(len(part.header))]
                 for cells in (part.header, marks, *part.rows):
@@ -155,12 +156,6 @@ def inert(text: str, active: re.Pattern[str] = _ACTIVE) -> str:
     return active.sub(lambda found: f"&#{ord(found[0])};", line)
 
 
-def fenced(text: str, language: str = "") -> str:
-    """Return a block of code in Markdown; backticks and line ends in the text do not end it."""
-    fence = "`" * max(3, *(1 + len(run) for run in re.findall("`+", text)), 3)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
 def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None) -> list[Path]:
     """Write a picture as SVG and PNG; return the files."""
     storage.create_folder(folder)
@@ -172,12 +167,12 @@ def write_picture(picture: Picture, folder: Path, drawing: Drawing | None = None
 
 def write_document(document: Document, folder: Path) -> list[Path]:
     """Write the pictures as SVG and PNG under `figures/`, `report.md` and last `report.html`; return the files."""
-    pictures = {part.name: part for part in document.parts if isinstance(part, Picture)}
-    drawings = {name: draw(picture) for name, picture in pictures.items()}
+    pictures = [part for part in document.parts if isinstance(part, Picture)]
+    drawings = {picture.name: draw(picture) for picture in pictures}
     storage.create_folder(folder)
     files: list[Path] = []
-    for name, drawing in drawings.items():
-        files += write_picture(pictures[name], folder / "figures", drawing)
+    for picture in pictures:
+        files += write_picture(picture, folder / "figures", drawings[picture.name])
     for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document, drawings))):
         storage.write_atomically(folder / name, text.encode())
         files.append(folder / name)

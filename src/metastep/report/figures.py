@@ -4,7 +4,7 @@ Arrays in, figures out. Every band and bar is a 95 % interval over tasks. A page
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -70,15 +70,11 @@ def plain(text: str) -> str:
 
 
 def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
-    """Write each line's name at its right end, pushed apart where they would overlap.
-
-    The limits of the axes must be final; `ends` are (label, y of the last point, colour) of each line.
-    """
+    """Write the names of lines at their right ends, (label, y, colour), pushed apart; limits of the axes must be final."""
     assert axes.figure is not None
-    spacing = 0.165 * axes.figure.dpi / axes.bbox.height  # a line of text, in shares of the axes
     # In shares of the axes, so that a logarithmic axis is like any other.
-    place = (axes.transData + axes.transAxes.inverted()).transform
-    right = axes.get_xlim()[1]
+    spacing = 0.165 * axes.figure.dpi / axes.bbox.height  # a line of text
+    place, right = (axes.transData + axes.transAxes.inverted()).transform, axes.get_xlim()[1]
     shares = ((label, float(np.clip(place((right, y))[1], 0.0, 1.0)), shade) for label, y, shade in ends)
     ordered = sorted(shares, key=lambda end: end[1])
     stack = spacing * np.arange(len(ordered))
@@ -94,6 +90,7 @@ def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
 
 
 Values = NDArray[np.floating[Any]]
+Item = TypeVar("Item")
 
 
 class Line(NamedTuple):
@@ -136,10 +133,8 @@ def colour_of(comparison: Comparison, name: str) -> str:
 
 def line_of(comparison: Comparison, name: str, values: Values | None = None, **changes: Any) -> Line:
     """Return the curve of a method, or other values, with the method's label and colour; a yardstick is dashed."""
-    record = comparison.record(name)
-    shown = comparison.returns[comparison.index(name)] if values is None else values
-    line = Line(record.label, shown, colour_of(comparison, name), is_dashed=record.is_yardstick)
-    return line._replace(**changes)
+    record, values = comparison.record(name), comparison.returns[comparison.index(name)] if values is None else values
+    return Line(record.label, values, colour_of(comparison, name), is_dashed=record.is_yardstick)._replace(**changes)
 
 
 def alone(name: str, caption: str, panel: Panel, size: tuple[float, float] = (8.2, 4.1)) -> Picture:
@@ -147,7 +142,7 @@ def alone(name: str, caption: str, panel: Panel, size: tuple[float, float] = (8.
     return picture(name, caption, [[panel]], Layout(size))
 
 
-def in_rows(panels: Sequence[Panel], num_columns: int) -> list[Sequence[Panel]]:
+def in_rows(panels: Sequence[Item], num_columns: int) -> list[Sequence[Item]]:
     """Set so many panels to a row."""
     return [panels[first : first + num_columns] for first in range(0, len(panels), num_columns)]
 
@@ -161,9 +156,8 @@ def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: La
             num_columns = max(map(len, rows))
             figure = Figure(figsize=(layout.size[0] * num_columns, layout.size[1] * len(rows)))
             figure.subplots_adjust(wspace=layout.gaps[0], hspace=layout.gaps[1])
-            options: dict[str, Any] = {"width_ratios": layout.widths, "height_ratios": layout.heights}
-            options |= {"sharex": layout.share_x, "sharey": layout.share_y}
-            grid = figure.subplots(len(rows), num_columns, squeeze=False, **options)
+            options: dict[str, Any] = {"width_ratios": layout.widths, "height_ratios": layout.heights, "squeeze": False}
+            grid = figure.subplots(len(rows), num_columns, sharex=layout.share_x, sharey=layout.share_y, **options)
             for row, line in zip(rows, grid, strict=True):
                 for axes in line[len(row) :]:
                     axes.set_visible(False)
@@ -281,8 +275,7 @@ def whiskers(title: str, comparison: Comparison, rows: Sequence[Difference]) -> 
     """Paired differences with their intervals; right of zero the target is better."""
 
     def draw(axes: Axes) -> None:
-        for index, row in enumerate(rows):
-            height = len(rows) - 1 - index
+        for height, row in enumerate(reversed(rows)):
             shade = colour_of(comparison, row.baseline)
             axes.plot([row.low, row.high], [height, height], color=shade, linewidth=2.2, solid_capstyle="butt")
             axes.plot(row.mean, height, "o", color=shade)

@@ -4,6 +4,7 @@ import keyword
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,10 +23,7 @@ from metastep.rules.spaces import Range
 from metastep.search import SearchedModel
 from metastep.search.network import LARGEST
 
-_GRID = 41  # step sizes are mapped over this many values of each context coordinate
 _MOST_BARS = 12
-_MOST_KEYWORDS = 4  # of a call that fits into a line
-_POINTS = 101  # of a line
 _STATES = 3  # learners whose values are drawn, at the start and on their way
 
 
@@ -33,30 +31,23 @@ def usage(fitted: Fitted) -> list[Part]:
     """Show how to use the model, in five lines that run."""
     record = fitted.model.record
     names = [part.name.rpartition(":")[2] for part in record.observation]
-    # Many numbers, or one whose name is a word of the language, come in a dictionary.
-    is_short = len(names) <= _MOST_KEYWORDS and not any(map(keyword.iskeyword, names))
+    # Many numbers, which do not fit into a line, or one whose name is a word of the language, come in a dictionary.
+    is_short = len(names) <= 4 and not any(map(keyword.iskeyword, names))
     given = ", ".join(f"{name}={name}" for name in names) if is_short else "**observation"
     answer, asked = ("proposal", "propose") if record.directions else ("stepsize", "stepsize")
     last = f"print({answer})"
     if is_short and record.setting.get("rule", {}).get("name") == "nga" and {"theta", "natural_gradient"} <= set(names):
         last = "theta = theta + stepsize * natural_gradient / np.linalg.norm(natural_gradient)"
-    lines = [
-        *(["import numpy as np"] if "np." in last else []),
-        "import metastep",
-        f'model = metastep.load_model("{fitted.file}")',
-        f"{answer} = model.{asked}({given})",
-        last,
-    ]
+    code = f'import metastep\nmodel = metastep.load_model("{fitted.file}")\n{answer} = model.{asked}({given})\n{last}'
+    code = f"import numpy as np\n{code}" if "np." in last else code
     sizes = ", ".join(f"{name} ({part.size})" for name, part in zip(names, record.observation, strict=True))
     whose = "the numbers of your learner" if is_short else "a dictionary of the numbers of your learner"
     what = "which direction to follow, and how far" if record.directions else "how far to go"
-    text = (
-        f"In the folder of this run, with {whose} ({sizes}). Before every update the model says {what}; arrays may be "
-    )
-    text += "those of NumPy, JAX or PyTorch."
+    text = f"In the folder of this run, with {whose} ({sizes}). Before every update the model says {what}; "
+    text += "arrays may be those of NumPy, JAX or PyTorch."
     if any(branch.scale == "divergence" for branch in record.branches):
         text += " The number is the KL divergence that the step may cost: its length along v is sqrt(2 KL / v'Fv)."
-    parts: list[Part] = [Heading("How to use the model"), Paragraph(text), Command("\n".join(lines))]
+    parts: list[Part] = [Heading("How to use the model"), Paragraph(text), Command(code)]
     if not is_short:
         command = f"metastep learn {Path(fitted.file).parent} --task NAME=VALUE"
         parts += [Paragraph("On a task of this family one command sees to all of this:"), Command(command)]
@@ -69,31 +60,25 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
     record = fitted.model.record
     panels = []
     for label, one in findings.fitted.items():
-        method, scores = findings.comparison.record(label), metric_values(one.validation, "auc")
-        panel = fig.points(
-            method.label if len(findings.fitted) > 1 else "",
-            scores,
-            list(range(1, len(scores) + 1)),
-            xlabel="FQI iteration N",
-            ylabel="mean return over updates",
-            shade=fig.colour_of(findings.comparison, label),
-            ring=(one.model.record.selected_iteration - 1, "selected"),
-        )
-        panels.append(panel)
+        title = findings.comparison.label(label) if len(findings.fitted) > 1 else ""
+        scores, ring = metric_values(one.validation, "auc"), (one.model.record.selected_iteration - 1, "selected")
+        look: Any = {"xlabel": "FQI iteration N", "ylabel": "mean return over updates", "ring": ring}
+        look["shade"] = fig.colour_of(findings.comparison, label)
+        panels.append(fig.points(title, scores, range(1, len(scores) + 1), **look))
     caption = "AUC on the validation tasks by FQI iteration, with 95 % intervals: N updates are planned ahead."
     iterations = fig.picture("iterations", caption, fig.in_rows(panels, 2), Layout((5.0, 2.8), (0.24, 0.4)))
     parts: list[Part] = [Heading("Validation by iteration"), iterations]
     shares = mean_importances(fitted.model.q_functions[record.selected_iteration - 1].heads)
     if shares is not None:
-        names = (*record.feature_names, "step size")
-        order = np.argsort(shares)[::-1]
-        shown = [(names[i], float(shares[i])) for i in order[:_MOST_BARS]]
-        if len(order) > _MOST_BARS:
-            shown.append((f"{len(order) - _MOST_BARS} others", float(shares[order[_MOST_BARS:]].sum())))
+        named = zip((*record.feature_names, "step size"), shares.tolist(), strict=True)
+        ordered = sorted(named, key=lambda bar: -bar[1])
+        shown = dict(ordered[:_MOST_BARS])
+        if rest := [value for _, value in ordered[_MOST_BARS:]]:
+            shown[f"{len(rest)} others"] = sum(rest)
 
         def draw(axes: Axes) -> None:
-            axes.barh(range(len(shown)), [value for _, value in reversed(shown)], color=shade, height=0.68)
-            fig.name_rows(axes, [name for name, _ in shown])
+            axes.barh(range(len(shown)), [*shown.values()][::-1], color=shade, height=0.68)
+            fig.name_rows(axes, list(shown))
             axes.set_xlabel("share of variance reduction")
 
         caption = "Share of the variance reduction by input, mean over the forests of the selected iteration."
@@ -102,16 +87,15 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
     parts += [Heading("What the model expects of a step"), _values(fitted, shade)]
     # A run in one task has nothing to map, and steps along different directions have a mean only where they are divergences.
     space, scales = findings.context_space, {branch.scale for branch in record.branches}
-    observed = {part.name for part in record.observation}
-    is_map = "context" in observed and findings.config["env"]["fixed_context"] is None
+    is_map = findings.is_family and "context" in [part.name for part in record.observation]
     if not is_map or (record.directions and scales != {"divergence"}):
         return parts
     # The mean greedy step of the first policies, over one or two coordinates of the context.
     coordinates = range(min(2, space.num_coordinates))
-    grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in coordinates]
-    what = "KL divergence" if scales == {"divergence"} else "step size"
+    grid = [np.linspace(space.low[i], space.high[i], 41, dtype=np.float32) for i in coordinates]
+    what, is_log = "KL divergence" if scales == {"divergence"} else "step size", scales != {"linear"}
     labels = [plain(each) for each in findings.labels_of_context()]
-    steps, is_log = proposals(fitted.model, fitted.starts, grid)[..., -1].astype(np.float64), scales != {"linear"}
+    steps = proposals(fitted.model, fitted.starts, grid)[..., -1].astype(np.float64)
     steps = 10.0 ** np.log10(steps).mean(axis=1) if is_log else steps.mean(axis=1)
     steps = steps.reshape([len(axis) for axis in grid])
 
@@ -136,8 +120,8 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
             bar.update_ticks()
 
     caption = f"Step of the first update by task: mean over {len(fitted.starts)} first policies of the training data."
-    drawn = (heat_map, (5.2, 3.9)) if len(grid) == 2 else (line, (5.6, 2.9))
-    mapped = fig.alone("step-size-map", caption, Panel("", drawn[0]), drawn[1])
+    drawn, size = (heat_map, (5.2, 3.9)) if len(grid) == 2 else (line, (5.6, 2.9))
+    mapped = fig.alone("step-size-map", caption, Panel("", drawn), size)
     return [*parts, Heading("Recommended first step by task"), mapped]
 
 
@@ -152,7 +136,7 @@ def controller_picture(model: SearchedModel) -> Picture:
 
     def draw(index: int, column: str, axes: Axes) -> None:
         name, first, last = reach[column]
-        places = np.linspace(first, last, _POINTS, dtype=np.float32)
+        places = np.linspace(first, last, 101, dtype=np.float32)
         axes.plot(places, model.responses(name, places)[:, index], color=MAIN)
         axes.set(xlabel=plain(column), ylim=(record.low[index], record.high[index]))
         if record.scales[index] != "linear":
@@ -180,7 +164,7 @@ def _values(fitted: Fitted, shade: str) -> Picture:
     model, branches = fitted.model, fitted.model.record.branches
     groups = {"first update": fitted.starts[:_STATES], f"after {fitted.updates} updates": fitted.later[:_STATES]}
     titles = [f"learner {i + 1}, {when}" for when, rows in groups.items() for i in range(len(rows))]
-    states = np.concatenate(list(groups.values()))
+    states = np.concatenate([*groups.values()])
     values = np.asarray(model.values(states)).reshape(len(states), len(branches), -1)
     chosen = np.asarray(model.act(states), np.float64).reshape(len(states), -1)  # (states, direction and step)
     scales = {branch.scale for branch in branches}
@@ -198,13 +182,11 @@ def _values(fitted: Fitted, shade: str) -> Picture:
             axes.plot(grid, row, color=colour, linewidth=2.0 if is_chosen else 1.1, zorder=3 if is_chosen else 2)
             ends.append((branch.name, float(row[-1]), colour))
             if is_chosen:
-                place = int(np.argmin(np.abs(steps - chosen[state, -1])))
-                at = grid[place], row[place]
-                axes.plot(*at, "o", color=fig.TEXT, markerfacecolor="none", markersize=9, zorder=4)
+                at = int(np.argmin(np.abs(steps - chosen[state, -1])))
+                axes.plot(grid[at], row[at], "o", color=fig.TEXT, markerfacecolor="none", markersize=9, zorder=4)
         if not by_share and scales != {"linear"}:
             fig.logarithmic(axes, "x")
-        xlabel = "place in the range of steps" if by_share else axis_of(branches[0].scale)
-        axes.set(xlabel=xlabel, ylabel="Q")
+        axes.set(xlabel="place in the range of steps" if by_share else axis_of(branches[0].scale), ylabel="Q")
         if state == named:
             fig.label_lines(axes, ends)
 

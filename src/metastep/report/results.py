@@ -18,9 +18,6 @@ from metastep.report.tables import Findings, best_baseline, listed, number, yard
 
 _LEVELS = 400  # points of a profile
 _SHOWN = 0.98  # a profile is drawn until this share of the tasks is within it: the last few may be far away
-_MOST_COORDINATES = 3  # of a task, in figures
-_SINGLE = 6  # tasks shown one by one
-_NEVER = 0.005  # a direction chosen less often than that is not named
 
 
 def learning_curves(findings: Findings) -> list[Picture]:
@@ -28,24 +25,23 @@ def learning_curves(findings: Findings) -> list[Picture]:
     comparison, target = findings.comparison, findings.target
     filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
     banded = [target, *([best] if (best := best_baseline(comparison, target)) else [])]
-    lines = [
-        fig.line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
-        for name, values in filled.items()
-    ]
+    looks = {name: {"is_main": name == target, "has_band": name in banded} for name in comparison.names}
+    lines = [fig.line_of(comparison, name, filled[name], **look) for name, look in looks.items()]
     labels = listed([comparison.label(name) for name in banded]) + (" (the best baseline) only" if best else "")
     caption = f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {labels}."
     pictures = [fig.alone("learning-curves", caption, fig.curves("", lines))]
     others, panels = [name for name in comparison.names if name != target], []
-    for name in others if len(others) > 1 else ():
+    if len(others) < 2:
+        return pictures
+    for name in others:
         # The others stay in sight, so that the panels are seen to show the same thing.
         look: Any = {"label": "", "shade": fig.QUIET, "has_band": False, "is_dashed": False}
         quiet = [fig.line_of(comparison, other, filled[other], **look) for other in others if other != name]
         own = [fig.line_of(comparison, method, filled[method], label="", is_main=True) for method in (target, name)]
         panels.append(fig.curves(comparison.label(name), [*quiet, *own]))
-    label = comparison.label(target)
-    caption = f"{label} beside each other method, both with 95 % intervals; the grey lines are the remaining methods."
+    caption = f"{comparison.label(target)} beside each other method, with 95 % intervals; grey lines are the others."
     layout = Layout((2.75, 2.15), (0.1, 0.34), share_y="all", share_x="all")
-    return [*pictures, *([fig.picture("one-by-one", caption, fig.in_rows(panels, 4), layout)] if panels else [])]
+    return [*pictures, fig.picture("one-by-one", caption, fig.in_rows(panels, 4), layout)]
 
 
 def spread(findings: Findings) -> Picture:
@@ -64,13 +60,12 @@ def spread(findings: Findings) -> Picture:
     reached, within = (auc[:, None] >= levels[:, None]).mean(axis=2), (behind[:, None] <= gaps[:, None]).mean(axis=2)
 
     def means(axes: Axes) -> None:
-        for index, row in enumerate(rows):
-            height = len(rows) - 1 - index
+        for height, row in enumerate(reversed(rows)):
             shade = fig.colour_of(comparison, row.method)
-            for interval, mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
-                axes.plot([interval.low, interval.high], [height + shift] * 2, color=shade, linewidth=1.4)
+            for (mean, low, high), mark, shift in ((row.auc, "o", 0.14), (row.auc_middle, "D", -0.14)):
+                axes.plot([low, high], [height + shift] * 2, color=shade, linewidth=1.4)
                 face = shade if mark == "o" else fig.PAPER
-                axes.plot(interval.mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
+                axes.plot(mean, height + shift, mark, color=shade, markersize=5.0, markerfacecolor=face)
         fig.name_rows(axes, [comparison.label(row.method) for row in rows])
         axes.set_xlabel("AUC")
 
@@ -118,14 +113,12 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
         def over_updates(axes: Axes) -> None:
             colours = [fig.shade_of(position) for position in range(len(known))]
             axes.stackplot(updates, shares, colors=colours, edgecolor=fig.PAPER, linewidth=0.7)
-            axes.set_ylim(0.0, 1.0)
-            axes.margins(x=0.0)
+            axes.set(ylim=(0.0, 1.0), xmargin=0.0, xlabel="update")
             axes.grid(visible=False)
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-            axes.set_xlabel("update")
             middles = np.cumsum(shares[:, -1]) - shares[:, -1] / 2.0
-            named = [position for position in range(len(known)) if shares[position].mean() >= _NEVER]
+            named = [p for p in range(len(known)) if shares[p].mean() >= 0.005]  # the others hardly show
             fig.label_lines(axes, [(known[p], float(middles[p]), colours[p]) for p in named])
 
         def by_task(axes: Axes) -> None:
@@ -133,30 +126,26 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
                 colours = _colours(comparison, name, most_followed(comparison, name))
                 first, second = comparison.context[:, :2].T
                 axes.scatter(first, second, c=colours, s=30, edgecolors=fig.PAPER, linewidths=0.6)
-                axes.set(xlabel=labels[0], ylabel=labels[1])
             else:
                 colours = _colours(comparison, name, chosen.ravel())
-                context, update = np.broadcast_arrays(comparison.context[:, :1], updates)
-                axes.scatter(context.ravel(), update.ravel(), c=colours, s=9, linewidths=0.0, rasterized=True)
+                first, second = map(np.ravel, np.broadcast_arrays(comparison.context[:, :1], updates))
+                axes.scatter(first, second, c=colours, s=9, linewidths=0.0, rasterized=True)
                 axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-                axes.set(xlabel=labels[0], ylabel="update")
+            axes.set(xlabel=labels[0], ylabel=labels[1] if is_map else "update")
 
         label = comparison.label(name)
         return [Panel(f"{label}: share of tasks", over_updates), Panel(f"{label}: by task", by_task)]
 
     right = "the direction followed most often" if is_map else "the direction of every update"
-    caption = (
-        f"Directions that were followed. Left: the share of the test tasks, update by update. Right: {right}, by task."
-    )
+    caption = f"Directions that were followed. Left: the share of the test tasks by update. Right: {right}, by task."
     layout = Layout((4.9, 3.2), (0.75, 0.42), widths=(1.25, 1.0))
     return fig.picture("directions", caption, [row(name) for name in names], layout)
 
 
 def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
     """Return the position of the direction followed most often in each task, of equals the first: (tasks,)."""
-    index = comparison.index(name)
-    num = max(1, len(comparison.methods[index].directions))
-    counts = np.stack([(comparison.direction[index] == position).sum(axis=1) for position in range(num)])
+    chosen, num = comparison.direction[comparison.index(name)], max(1, len(comparison.record(name).directions))
+    counts = np.stack([(chosen == position).sum(axis=1) for position in range(num)])
     return np.asarray(counts.argmax(axis=0))
 
 
@@ -164,15 +153,14 @@ def chosen(findings: Findings) -> list[Picture]:
     """Draw over the updates what was chosen: all hyperparameters of the target, or steps, of each kind that can share an axis."""
     comparison, target = findings.comparison, findings.comparison.record(findings.target)
 
-    def panel(title: str, shown: Sequence[tuple[MethodRecord, int]], *, is_named: bool = True, **look: Any) -> Panel:
+    def panel(title: str, shown: Sequence[tuple[MethodRecord, int]], *, is_named: bool = True, **axis: Any) -> Panel:
         """Draw one column of the hyperparameters of each method."""
         lines = []
         for record, column in shown:
             is_main, values = record == target, comparison.hyperparameters[comparison.index(record.name), :, :, column]
-            line = fig.line_of(comparison, record.name, values, is_main=is_main)
-            has_band = is_main or (record.is_yardstick and not target.choices)
-            lines.append(line._replace(has_band=has_band, label=line.label if is_named else ""))
-        return fig.curves(title, lines, first=1, **look)
+            look: Any = {"is_main": is_main, "has_band": is_main or (record.is_yardstick and not target.choices)}
+            lines.append(fig.line_of(comparison, record.name, values, **look, **({} if is_named else {"label": ""})))
+        return fig.curves(title, lines, first=1, **axis)
 
     panels: list[Panel] = []
     for name, scale in target.choices:
@@ -182,9 +170,8 @@ def chosen(findings: Findings) -> list[Picture]:
             if name in names and record.rule == target.rule:
                 columns.append((record, names.index(name)))
         title = "step size" if name == "stepsize" else name.replace("_", " ")
-        # Where the target is alone, the other panels say whose the line is.
-        is_named, is_log_scale = not panels or len(columns) > 1, scale != "linear"
-        panels.append(panel(title, columns, is_named=is_named, ylabel="", is_log=is_log_scale, of_tasks=True))
+        is_named = not panels or len(columns) > 1  # where the target is alone, the other panels say whose the line is
+        panels.append(panel(title, columns, is_named=is_named, ylabel="", is_log=scale != "linear", of_tasks=True))
     label = comparison.label(target.name)
     if panels:
         caption = (
@@ -204,10 +191,9 @@ def chosen(findings: Findings) -> list[Picture]:
         "Divergence": [record for record in comparison.methods if record.scale == "divergence"],
         f"Length ({rule})": [record for record in comparison.methods if rule and rule_of(record) == rule],
     }
+    top = 1.2 * float(findings.config["meta"]["stepsize_high"])  # schedules that leave the range would press the rest
     for title, records in sorted(kinds.items(), key=lambda kind: target not in kind[1]):
         if records:
-            # A schedule that leaves the range of steps would press the others together.
-            top = 1.2 * float(findings.config["meta"]["stepsize_high"])
             how: Any = {"ylabel": axis_of(records[0].scale), "is_log": any(map(is_log, records)), "top": top}
             panels.append(panel(title, [(record, 0) for record in records], **how))
     caption = (
@@ -226,13 +212,11 @@ def axis_of(scale: str) -> str:
 def steps_by_task(findings: Findings) -> Picture:
     """Draw the target's steps against each coordinate of the context."""
     comparison, target = findings.comparison, findings.target
-    record = comparison.record(target)
+    record, colours = comparison.record(target), _colours(comparison, target, most_followed(comparison, target))
     chosen = comparison.hyperparameters[comparison.index(target), :, :, 0].astype(np.float64)
     low, middle, high = np.quantile(np.where(np.isfinite(chosen), chosen, 0.0), (0.25, 0.5, 0.75), axis=1)
-    followed = most_followed(comparison, target)
 
     def draw(index: int, axes: Axes) -> None:
-        colours = _colours(comparison, target, followed)
         context = comparison.context[:, index]
         axes.vlines(context, low, high, colors=colours, linewidth=0.8, alpha=0.45)
         axes.scatter(context, middle, c=colours, s=20, edgecolors=fig.PAPER, linewidths=0.5, zorder=3)
@@ -240,7 +224,7 @@ def steps_by_task(findings: Findings) -> Picture:
             fig.logarithmic(axes, "y")
         axes.set(xlabel=plain(labels[index]), ylabel=axis_of(record.scale))
 
-    labels = findings.labels_of_context()[:_MOST_COORDINATES]
+    labels = findings.labels_of_context()[:3]
     coloured = ", in the colour of the direction followed most often" if record.directions else ""
     caption = f"Steps of {comparison.label(target)} by task: the median over the updates and the middle half{coloured}."
     layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
@@ -256,11 +240,11 @@ def _colours(comparison: Comparison, name: str, positions: NDArray[Any]) -> list
 
 
 def some_tasks(comparison: Comparison, target: str) -> list[int]:
-    """Return a few tasks, evenly from where the target is furthest behind the best baseline to where it is furthest ahead."""
+    """Return six tasks, evenly from where the target is furthest behind the best baseline to where it is furthest ahead."""
     auc = dict(zip(comparison.names, metric_values(comparison, "auc"), strict=True))
     best = best_baseline(comparison, target)
     order = np.argsort(auc[target] - auc[best] if best else auc[target], kind="stable")
-    return order[np.linspace(0, len(order) - 1, min(_SINGLE, len(order))).round().astype(int)].tolist()
+    return order[np.linspace(0, len(order) - 1, min(6, len(order))).round().astype(int)].tolist()
 
 
 def single_tasks(findings: Findings) -> Picture:
@@ -271,44 +255,31 @@ def single_tasks(findings: Findings) -> Picture:
     shown = [name for name in (yardstick_of(comparison, target), best, target) if name]
     filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
 
-    def title_of(task: int) -> str:
-        if findings.config["env"]["fixed_context"] is not None:
-            return f"learner {task + 1}"
-        values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
-        return ", ".join(f"{name} {number(float(value))}" for name, value in values)
-
     def returns(task: int) -> Panel:
-        lines = [
-            fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, has_band=False)
-            for name in shown
-        ]
-        is_named = task == tasks[:3][-1]  # once, where there is room beside the panel
-        return fig.curves(
-            title_of(task), [line if is_named else line._replace(label="") for line in lines], ylabel="return"
-        )
+        values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
+        place = ", ".join(f"{name} {number(float(value))}" for name, value in values)
+        look: Any = {"has_band": False}
+        look |= {} if task == tasks[:3][-1] else {"label": ""}  # named once, where there is room beside the panel
+        lines = [fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, **look) for name in shown]
+        return fig.curves(place if findings.is_family else f"learner {task + 1}", lines, ylabel="return")
 
     def chosen_steps(task: int, axes: Axes) -> None:
         chosen = comparison.hyperparameters[index, task, :, 0]
         updates = np.arange(1, len(chosen) + 1)
         axes.plot(updates, chosen, color=fig.QUIET, linewidth=1.0)
-        colours = _colours(comparison, target, comparison.direction[index, task])
-        axes.scatter(updates, chosen, c=colours, s=14, zorder=3)
+        axes.scatter(updates, chosen, c=_colours(comparison, target, comparison.direction[index, task]), s=14, zorder=3)
         if is_log(record):
             fig.logarithmic(axes, "y")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set(xlabel="update", ylabel="KL" if record.scale == "divergence" else "step")
 
     rows: list[Sequence[Panel]] = []
-    for first in range(0, len(tasks), 3):
-        group = tasks[first : first + 3]
+    for group in fig.in_rows(tasks, 3):
         rows += [[]] if rows else []  # some room between the groups
-        rows.append([returns(task) for task in group])
-        rows.append([Panel("", partial(chosen_steps, task)) for task in group])
+        rows += [[returns(task) for task in group], [Panel("", partial(chosen_steps, task)) for task in group]]
     coloured = " in the colours of the directions" if record.directions else ""
     order = f", from where it is furthest behind {comparison.label(best)} to furthest ahead" if best else ""
-    caption = (
-        f"Single tasks{order}: returns, and below them the steps of {record.label}{coloured}. A curve is one learner."
-    )
+    caption = f"Single tasks{order}: returns, below them steps of {record.label}{coloured}. A curve is one learner."
     heights = [0.62 if not row else 1.35 if row[0].title else 1.0 for row in rows]
     layout = Layout((3.5, 1.45), (0.12, 0.14), heights=heights, share_x="all", share_y="row")
     return fig.picture("single-tasks", caption, rows, layout)

@@ -71,6 +71,11 @@ class Findings:
         """The seed and the number of resamples of intervals."""
         return {"seed": int(self.config["seed"]), "num_resamples": int(self.config["compare"]["num_resamples"])}
 
+    @property
+    def is_family(self) -> bool:
+        """Whether tasks differ: a run in one task has no other to hold steps against."""
+        return self.config["env"]["fixed_context"] is None
+
     def labels_of_context(self) -> list[str]:
         """The coordinates of a task with their units."""
         space = self.context_space
@@ -78,10 +83,7 @@ class Findings:
 
 
 def target_of(comparison: Comparison) -> str:
-    """Return the method to compare the others with.
-
-    The learned one that chooses a direction and a step, else the learned one, else the first that is not a yardstick.
-    """
+    """Return the method to compare others with: the learned one that chooses most, else the first that is not a yardstick."""
     contenders = [record for record in comparison.methods if not record.is_yardstick] or list(comparison.methods)
 
     def rank(record: MethodRecord) -> int:
@@ -92,11 +94,10 @@ def target_of(comparison: Comparison) -> str:
 
 def best_baseline(comparison: Comparison, target: str) -> str | None:
     """Return the contender with the highest mean AUC, learned methods aside; None where the target is alone."""
-    means = dict(zip(comparison.names, metric_values(comparison, "auc").mean(axis=1), strict=True))
-    contenders = (
-        record for record in comparison.methods if not record.is_yardstick and record.controller not in _LEARNED
-    )
-    return max((record.name for record in contenders if record.name != target), key=means.__getitem__, default=None)
+    means = metric_values(comparison, "auc").mean(axis=1)
+    contenders = [record for record in comparison.methods if not record.is_yardstick and record.name != target]
+    names = [record.name for record in contenders if record.controller not in _LEARNED]
+    return max(names, key=lambda name: means[comparison.index(name)], default=None)
 
 
 def yardstick_of(comparison: Comparison, target: str) -> str | None:
@@ -123,19 +124,22 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{number(value)} [{number(low)}, {number(high)}]"
 
 
+def share(value: float, low: float, high: float) -> str:
+    """Format a share in percent with its interval."""
+    return f"{value:.0f} % [{low:.0f}, {high:.0f}]".replace("-", "\N{MINUS SIGN}")
+
+
 def comparison_table(comparison: Comparison, seed: int, num_resamples: int) -> Table:
     """Return a row for each method: both metrics, the oracle scores and, if any did, how many tasks diverged."""
     scores = [
         {row.method: row for row in oracle_scores(comparison, oracle=name, seed=seed, num_resamples=num_resamples)}
         for name in oracles(comparison)
     ]
-    diverged = any(comparison.num_diverged().values())
-    rows = []
+    diverged, rows = any(comparison.num_diverged().values()), []
     for row in summary(comparison, seed=seed, num_resamples=num_resamples):
         cells = [comparison.label(row.method), *(interval(*each) for each in (row.auc, row.auc_middle, row.final))]
         for _, score, low, high in (by_method[row.method] for by_method in scores):
-            text = "" if np.isnan(score) else f"{score:.0f} % [{low:.0f}, {high:.0f}]"
-            cells.append(text.replace("-", "\N{MINUS SIGN}"))
+            cells.append("" if np.isnan(score) else share(score, low, high))
         rows.append([*cells, *([str(row.num_diverged)] if diverged else [])])
     header = ["method", "AUC", "AUC, interquartile mean", "final return"]
     header += [_ORACLES[name] for name in oracles(comparison)] + (["diverged tasks"] if diverged else [])
@@ -152,16 +156,14 @@ def differences_table(
 ) -> Table:
     """Return the target minus each method that it is tested against; the final return only where it is given."""
     edges = {table.method: ", ".join(table.at_edge) for table in comparison.tuning if table.at_edge}
-    name = comparison.label(target)
-    by_final = {row.baseline: row for row in final}
+    name, by_final = comparison.label(target), {row.baseline: row for row in final}
 
     def noted(row: Difference) -> str:
         return interval(row.mean, row.low, row.high) + (f" ({row.note})" if row.note else "")
 
     rows = []
     for row in auc:
-        share, low, high = (100 * each for each in (row.probability, row.probability_low, row.probability_high))
-        better = f"{share:.0f} % [{low:.0f}, {high:.0f}]"
+        better = share(*(100 * each for each in (row.probability, row.probability_low, row.probability_high)))
         cells = [comparison.label(row.baseline), noted(row), row.verdict, better]
         if last := by_final.get(row.baseline):
             cells += [noted(last), last.verdict]
@@ -212,14 +214,13 @@ def cost_table(findings: Findings) -> Table:
     for name, search in findings.searched.items():
         spent = sum(search.num_steps.values()), float(search.validation.num_steps.sum())
         costs[f"search of {name}"] = (*spent, 0.0, 0.0, 0.0, search.seconds)
-    rows = []
+    rows: list[Sequence[str]] = [("method", "training", "selection", "tuning", "test", "trials", "seconds")]
     for label, (*steps, seconds) in costs.items():
         shown = f"{seconds:.1f}" if seconds and findings.searched else ""
         rows.append((label, *(human(each).strip() if each else "" for each in steps), shown))
-    header = ("method", "training", "selection", "tuning", "test", "trials", "seconds")
-    kept = [index for index, column in enumerate(zip(*rows, strict=True)) if any(column)]
-    shown_rows = [[row[index] for index in kept] for row in rows]
-    return Table([header[index] for index in kept], shown_rows, numeric=range(1, len(kept)), name="costs")
+    kept = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    header, *cells = zip(*kept, strict=True)
+    return Table(header, cells, numeric=range(1, len(kept)), name="costs")
 
 
 def bookkeeping_table(comparison: Comparison, fitted: Mapping[str, Fitted], config: Mapping[str, Any]) -> Table:
@@ -232,9 +233,8 @@ def bookkeeping_table(comparison: Comparison, fitted: Mapping[str, Fitted], conf
             (f"training tuples excluded as not finite{of}", f"{counts.excluded} of {counts.transitions}"),
             (f"training data{of}", one.model.record.training_data.fingerprint[:16]),
         ]
-    estimates = comparison.flagged[0].size
     for name, count in comparison.num_flagged().items():
-        rows.append((f"flagged estimates, {comparison.label(name)}", f"{count} of {estimates}"))
+        rows.append((f"flagged estimates, {comparison.label(name)}", f"{count} of {comparison.flagged[0].size}"))
     for key, sizes in comparison.diagnostics.items():
         method, _, quantity = key.rpartition("/")
         if quantity != "effective_sample_size":  # of methods that price step sizes by importance sampling

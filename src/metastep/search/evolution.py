@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from metastep import features
@@ -24,13 +23,16 @@ from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import follow
-from metastep.mdp.runs import BlockRun, Plan, Ran, carry_out, start_of
+from metastep.mdp.runs import BlockRun, Plan, carry_out
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
+HeldOut = tuple[
+    ActorCriticMDP, float, float
+]  # to judge on; the score that counts as 0, and the difference that does as 1
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
 _LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
@@ -56,6 +58,7 @@ class Search:
         observation: features, or sets of them, that feedback observes.
         validate_every: generations after which the mean is judged on the validation tasks.
         block_size: pairs simulated together; by default those of the meta-MDP.
+        families_at_once: families of one generation, which take turns; by default all of them.
     """
 
     strategy: Strategy = "open-es"
@@ -71,22 +74,25 @@ class Search:
     observation: tuple[str, ...] = features.expanded(("training", "progress"))
     validate_every: Count = 5
     block_size: Count | None = None
+    families_at_once: Count | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "search")
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise InputError(f"search.levels: {list(self.levels)} must name one level or more, each once.")
 
-    def begins_at(self, level: Level) -> int:
-        """Return the generation at which a level begins from the simpler one."""
-        simpler = sum(LEVELS.index(other) < LEVELS.index(level) for other in self.levels)
-        return self.generations * simpler // len(self.levels)
-
     def of_level(self, level: Level) -> tuple["Search", int]:
         """Return the search of one level by itself, and after how many of its generations the next one begins."""
-        start = self.begins_at(level)
-        ends = [begins for begins in map(self.begins_at, self.levels) if begins > start]
-        return replace(self, generations=self.generations - start), min(ends, default=self.generations) - start
+        order = sorted(self.levels, key=LEVELS.index)
+        begins = [self.generations * index // len(order) for index in range(len(order) + 1)]
+        start = begins[order.index(level)]
+        end = next(other for other in begins if other > start)
+        return replace(self, generations=self.generations - start), end - start
+
+    def in_turn(self, families: Sequence[Any], generation: int) -> list[Any]:
+        """Return the families of a generation."""
+        num = min(self.families_at_once or len(families), len(families))
+        return [families[(generation * num + index) % len(families)] for index in range(num)]
 
     @property
     def runs_of_pair(self) -> int:
@@ -107,7 +113,8 @@ class Course(NamedTuple):
     branch_steps: float = 0.0  # those up to the branch
 
 
-NUMBERS = "generation", "best_generation", "steps", "branch_steps"  # fields of a course that are no arrays
+# Fields of a course that are no arrays.
+NUMBERS = {"generation": int, "best_generation": int, "steps": float, "branch_steps": float}
 
 
 def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) -> tuple[float, ...]:
@@ -158,23 +165,22 @@ def network_of(
         draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
         rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
     seen = np.concatenate(rows)
-    seen = seen[np.isfinite(seen).all(axis=1)]
-    if not len(seen):
-        raise InputError("search.observation: no learner has finite features only; look at the ranges of the choices.")
-    columns = features.columns(first, wanted)
     mean, spread = (tuple(map(float, numbers)) for numbers in (seen.mean(axis=0), seen.std(axis=0)))
-    return Network(columns, mean, spread, base, search.knots, search.units)
+    return Network(features.columns(first, wanted), mean, spread, base, search.knots, search.units)
 
 
 def observed(
     mdp: ActorCriticMDP, controller: Searched, names: Sequence[str], seed: int, stream: Stream
 ) -> NDArray[np.float32]:
-    """Return the features of one block of learners at all updates: (rows, columns)."""
+    """Return the features of one block of learners at all updates where all are finite: (rows, columns)."""
     learners = mdp.begin(mdp.tasks(seed, stream, 0))
     state = controller.init(mdp, learners)
     piece = follow(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).piece
     found = piece.observe(names)[:-1]
-    return found.reshape(-1, found.shape[-1])
+    found = found[np.isfinite(found).all(axis=-1)]
+    if not len(found):
+        raise InputError(f"search: no learner on {mdp.env.name} has finite features; look at the ranges of choices.")
+    return found
 
 
 def first_weights(network: Network, seed: int, simpler: Start | None = None) -> NDArray[np.float32]:
@@ -249,6 +255,7 @@ def search_levels(
     num_validation: int,
     files: Files = _NO_FILES,
     advance: Callable[[float], object] = lambda _: None,
+    held_out: Sequence[HeldOut] = (),
 ) -> dict[Level, tuple[Network, Course]]:
     """Search every level, from the simplest on; return the form of each and its course."""
     found: dict[Level, tuple[Network, Course]] = {}
@@ -256,8 +263,8 @@ def search_levels(
     for level in sorted(search.levels, key=LEVELS.index):
         network = network_of(level, search, families, seed, simpler)
         start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
-        plan = searching(families, search, start, seed=seed, num_validation=num_validation, files=files)
-        course = carry_out([plan], advance)[0]
+        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, "held_out": held_out}
+        course = carry_out([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (network, course), Start(network, course.branch, course.branch_steps)
     return found
 
@@ -270,18 +277,13 @@ def searching(
     seed: int,
     num_validation: int,
     files: Files = _NO_FILES,
+    held_out: Sequence[HeldOut] = (),
 ) -> Plan[Course]:
-    """Plan the search of one level; each family's `budget` is the number of updates of its learners.
+    """Plan the search of one level, of controllers of the form of `start`; families share the pairs evenly.
 
-    Args:
-        families: the families of tasks; pairs are shared out evenly.
-        search: how controllers are searched.
-        start: the controller to begin with; all have its form.
-        seed: of tasks and weights.
-        num_validation: tasks of each family that the mean is judged on.
-        files: how the search is kept.
+    Each family's `budget` is that of its learners; `num_validation` tasks of each, or of those held out, judge the mean.
     """
-    families = [replace(mdp, block_size=search.block_size or mdp.block_size) for mdp in families]
+    judges, low, unit = zip(*held_out or [(mdp, 0.0, 1.0) for mdp in families], strict=True)
     network, mean, spent = start
     search, branch = search.of_level(network.level)
     strategy, params = make_strategy(search, network.num_weights)
@@ -289,16 +291,19 @@ def searching(
     with _LENIENT():
         state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
     course = files.begun(network.level, state) or Course(0, state, mean, mean, 0, (), spent, spent)
-    share = search.pairs // len(families)
-    if share < 1:
-        raise InputError(f"search.pairs: {search.pairs} must be at least {len(families)}, one for each family.")
+    num = len(search.in_turn(families, 0))
+    if (share := search.pairs // num) < 1:
+        raise InputError(f"search.pairs: {search.pairs} must be at least {num}, one for each family.")
     is_paired = search.runs_of_pair == 2
     while True:
         generation = course.generation
         is_last = generation == search.generations
         if (is_last or generation % search.validate_every == 0) and generation not in dict(course.scores):
             mean = np.asarray(course.state.mean, np.float32)
-            found, steps = yield from _judged(network, mean, families, search.objective, seed, num_validation)
+            every = [np.broadcast_to(mean, (1, num_validation, len(mean)))] * len(judges)
+            judged = yield from _scores(network, every, judges, search, seed, Stream.VALIDATION)
+            shares = (np.array([scores.mean() for scores, _ in judged]) - low) / unit
+            found, steps = float(shares.mean()), sum(made for _, made in judged)
             best = max((known for _, known in course.scores), default=-np.inf)
             course = course._replace(scores=(*course.scores, (generation, found)), steps=course.steps + steps)
             if found > best or not np.isfinite(best):
@@ -311,15 +316,11 @@ def searching(
         halves = np.asarray(drawn, np.float32).reshape(2, search.pairs, -1)
         center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[:1].shape)
         groups = halves if is_paired else np.concatenate([halves, center])
-        asked = [
-            _blocks(network, groups[:, index * share : (index + 1) * share], mdp, seed, Stream.TRAIN, generation)
-            for index, mdp in enumerate(families)
-        ]
-        ran = iter((yield [block for own in asked for block in own]))
-        gains, steps = [], course.steps
-        for own in asked:
-            scores, made = _results([next(ran) for _ in own], len(groups), share, search.objective)
-            steps += made
+        shared = [groups[:, index * share : (index + 1) * share] for index in range(num)]
+        taken = search.in_turn(families, generation)
+        ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation)
+        gains, steps = [], course.steps + sum(made for _, made in ran)
+        for scores, _ in ran:
             others = scores[1::-1] if is_paired else scores[[2, 2]]
             gains.append([advantage(one, other) for one, other in zip(scores[:2], others, strict=True)])
         fitness = -np.concatenate(gains, axis=1)  # strategies minimise
@@ -337,62 +338,51 @@ def searching(
 def num_blocks(
     search: Search, families: Sequence[ActorCriticMDP], num_validation: int, level: Level, generation: int = 0
 ) -> int:
-    """Return how many blocks the search of a level has from a generation on, for progress."""
-    found, (search, _) = 0, search.of_level(level)
-    for mdp in families:
-        size = search.block_size or mdp.block_size
-        left = range(generation, search.generations + 1)
-        judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
-        each = len(Blocks(max(1, search.pairs // len(families)), size))
-        found += (search.generations - generation) * each + judged * len(Blocks(num_validation, size))
+    """Return how many blocks the search of a level, judged on its own families, has from a generation on, for progress."""
+    (search, _), sizes = search.of_level(level), [search.block_size or mdp.block_size for mdp in families]
+    left = range(generation, search.generations + 1)
+    judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
+    found = judged * sum(len(Blocks(num_validation, size)) for size in sizes)
+    for taken in (search.in_turn(sizes, index) for index in left[:-1]):
+        found += sum(len(Blocks(max(1, search.pairs // len(taken)), size)) for size in taken)
     return found
 
 
-def _blocks(
-    network: Network, weights: NDArray[np.float32], mdp: ActorCriticMDP, seed: int, stream: Stream, generation: int = -1
-) -> list[BlockRun]:
-    """Return the blocks of controllers (twins, num, weights); twins share tasks, first policies and noise.
-
-    The blocks before those of generation 0 are for other purposes.
-    """
-    twins, num, _ = weights.shape
-    blocks = Blocks(num, mdp.block_size)
-    twice = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * blocks.size)
-    asked = []
-    for block in blocks:
-        own = weights[:, block * blocks.size : (block + 1) * blocks.size]
-        padding = np.repeat(own[:, -1:], blocks.size - own.shape[1], axis=1)
-        start = start_of(mdp, seed, stream, max(0, 1 + generation * len(blocks)) + block)
-        start = start._replace(context=np.tile(start.context, (twins, 1)), theta=np.tile(start.theta, (twins, 1)))
-        controller = Searched(network, np.concatenate([own, padding], axis=1).reshape(-1, weights.shape[-1]))
-        asked.append(BlockRun(twice, controller, start, mdp.budget))
-    return asked
-
-
-def _judged(
+def _scores(
     network: Network,
-    weights: NDArray[np.float32],
+    controllers: Sequence[NDArray[np.float32]],
     families: Sequence[ActorCriticMDP],
-    objective: Objective,
+    search: Search,
     seed: int,
-    num_tasks: int,
-) -> Plan[tuple[float, float]]:
-    """Run one controller on the validation tasks; return its mean score, over families of one weight, and the steps."""
-    every = np.broadcast_to(weights, (1, num_tasks, len(weights)))
-    asked = [_blocks(network, every, mdp, seed, Stream.VALIDATION) for mdp in families]
-    ran = iter((yield [block for own in asked for block in own]))
-    found = [_results([next(ran) for _ in own], 1, num_tasks, objective) for own in asked]
-    return float(np.mean([scores.mean() for scores, _ in found])), sum(steps for _, steps in found)
+    stream: Stream,
+    generation: int = -1,
+) -> Plan[list[tuple[NDArray[np.float64], float]]]:
+    """Run the controllers (twins, num, weights) of each family; return their scores (twins, num) and environment steps.
 
-
-def _results(ran: Sequence[Ran], twins: int, num: int, objective: Objective) -> tuple[NDArray[np.float64], float]:
-    """Return the scores (twins, num) of the blocks of a family, without padding, and their environment steps."""
-
-    def joined(rows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        return np.concatenate([each.reshape(len(each), twins, -1) for each in rows], axis=2)[:, :, :num]
-
-    steps = joined([block.history.num_steps for block in ran]).sum(dtype=np.float64)
-    return score(joined([block.history.mean_return for block in ran]), objective), float(steps)
+    Twins share tasks, first policies and noise. The blocks before those of generation 0 are for other purposes.
+    """
+    asked: list[list[BlockRun]] = []
+    for mdp, weights in zip(families, controllers, strict=True):
+        twins, num, size = weights.shape
+        mdp = replace(mdp, block_size=search.block_size or mdp.block_size)
+        blocks = Blocks(num, mdp.block_size)
+        twice = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * blocks.size)
+        asked.append([])
+        for block in blocks:
+            own = weights[:, block * blocks.size : (block + 1) * blocks.size]
+            padded = np.pad(own, ((0, 0), (0, blocks.size - own.shape[1]), (0, 0)), mode="edge")
+            start = mdp.tasks(seed, stream, max(0, 1 + generation * len(blocks)) + block)
+            start = start._replace(context=jnp.tile(start.context, (twins, 1)), theta=jnp.tile(start.theta, (twins, 1)))
+            asked[-1].append(BlockRun(twice, Searched(network, padded.reshape(-1, size)), start, mdp.budget))
+    ran, found = iter((yield [block for own in asked for block in own])), []
+    for group, (twins, num, _) in zip(asked, (each.shape for each in controllers), strict=True):
+        rows = [(history.mean_return, history.num_steps) for history in (next(ran).history for _ in group)]
+        curves, steps = (
+            np.concatenate([part.reshape(len(part), twins, -1) for part in parts], axis=2)[:, :, :num]
+            for parts in zip(*rows, strict=True)
+        )
+        found.append((score(curves, search.objective), float(steps.sum(dtype=np.float64))))
+    return found
 
 
 def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
@@ -405,14 +395,11 @@ def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
 def course_from(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any], like: Any) -> Course:
     """Invert `course_arrays`; `numbers` are the other fields, `like` is a state of the same strategy."""
     leaves, tree = jax.tree.flatten(like)
-    kept: list[Array] = []
-    for index, leaf in enumerate(leaves):
-        array = arrays[f"state/{index}"]
-        if array.shape != np.shape(leaf) or array.dtype != np.asarray(leaf).dtype:
+    kept = [arrays[f"state/{index}"] for index in range(len(leaves))]
+    for array, leaf in zip(kept, map(np.asarray, leaves), strict=True):
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
             raise InputError("search: the state was written by another strategy or with other settings.")
-        kept.append(jnp.asarray(array))
-    scores = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
-    state = jax.tree.unflatten(tree, kept)
-    generation, best_generation, steps, branch_steps = (numbers[name] for name in NUMBERS)
-    counts = int(best_generation), scores, float(steps), float(branch_steps)
-    return Course(int(generation), state, arrays["best"], arrays["branch"], *counts)
+    others: dict[str, Any] = {name: kind(numbers[name]) for name, kind in NUMBERS.items()}
+    others["scores"] = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
+    state = jax.tree.unflatten(tree, map(jnp.asarray, kept))
+    return Course(state=state, best=arrays["best"], branch=arrays["branch"], **others)

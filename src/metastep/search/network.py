@@ -36,22 +36,14 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """The form of a controller, and the constants that belong to it.
+    """The form of a controller, and the constants that belong to it."""
 
-    Args:
-        features: names of the numbers that it observes, `budget` among them unless it is constant.
-        mean, spread: of each of these numbers; they are standardised with them.
-        base: the point of the unit cube where weights of zero stay, a number for each coordinate.
-        knots: points of each curve, evenly spaced over the budget; 1 for a constant.
-        units: of the tanh layer; 0 without feedback.
-    """
-
-    features: tuple[str, ...]
-    mean: tuple[float, ...]
+    features: tuple[str, ...]  # names of the numbers that it observes, `budget` among them unless it is constant
+    mean: tuple[float, ...]  # of each of these numbers; with the spread, it standardises them
     spread: tuple[float, ...]
-    base: tuple[float, ...]
-    knots: int = 1
-    units: int = 0
+    base: tuple[float, ...]  # the point of the unit cube where weights of zero stay
+    knots: int = 1  # points of each curve, evenly spaced over the budget; 1 for a constant
+    units: int = 0  # of the tanh layer; 0 without feedback
 
     def __post_init__(self) -> None:
         if not len(self.features) == len(self.mean) == len(self.spread):
@@ -89,7 +81,13 @@ class Network:
         Numbers that are not finite count as usual ones, the mean of their feature.
         """
         base = np.clip(np.asarray(self.base, np.float32), _MARGIN, 1.0 - _MARGIN)
-        logits = np.log(base / (1.0 - base)) + self.curve(weights, seen, xp)
+        curves = weights.curves[..., 0, :]
+        if self.knots > 1:  # interpolate at the share of the budget that is spent
+            share = seen[..., self.features.index(BUDGET), None]
+            place = xp.clip(xp.where(xp.isfinite(share), share, 1.0), 0.0, 1.0) * (self.knots - 1)
+            near = xp.maximum(1.0 - xp.abs(place - np.arange(self.knots, dtype=np.float32)), 0.0)
+            curves = xp.sum(near[..., :, None] * weights.curves, axis=-2)
+        logits = np.log(base / (1.0 - base)) + curves
         if self.units:
             spread = np.maximum(np.asarray(self.spread, np.float32), np.float32(1e-6))
             z = xp.clip((seen - np.asarray(self.mean, np.float32)) / spread, -LARGEST, LARGEST)
@@ -98,12 +96,3 @@ class Network:
             units = xp.tanh(xp.sum(z[..., :, None] * weights.hidden, axis=-2) / math.sqrt(z.shape[-1]))
             logits = logits + xp.sum(units[..., :, None] * weights.output, axis=-2) / math.sqrt(self.units)
         return 1.0 / (1.0 + xp.exp(-xp.clip(logits, -15.0, 15.0)))
-
-    def curve(self, weights: Weights, seen: Any, xp: Any) -> Any:
-        """Interpolate the curves at the share of the budget that is spent: (..., coordinates)."""
-        if self.knots == 1:
-            return weights.curves[..., 0, :]
-        share = seen[..., self.features.index(BUDGET), None]
-        place = xp.clip(xp.where(xp.isfinite(share), share, 1.0), 0.0, 1.0) * (self.knots - 1)
-        near = xp.maximum(1.0 - xp.abs(place - np.arange(self.knots, dtype=np.float32)), 0.0)
-        return xp.sum(near[..., :, None] * weights.curves, axis=-2)

@@ -12,7 +12,7 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
 from metastep.policies import Arrays, Policy, flatten
-from metastep.simulation.engine import Engine, compiled, engine_of
+from metastep.simulation.engine import compiled, stream, trajectories
 from metastep.simulation.rollouts import Rollout, Sums, Trajectories, sums_of
 
 FisherSolver = Literal["closed", "cg", "truncated"]
@@ -22,7 +22,6 @@ DAMPING = 1e-3
 """Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
 
 _Iteration = tuple[Array, Array, Array, Array]  # count, solution, residual, direction
-_CG_TOLERANCE = 1e-5  # conjugate gradient stops where the residual is this share of the gradient
 
 Batch = Sums | Trajectories
 """What an estimate is made from: sums over the episodes where they suffice, else the episodes."""
@@ -57,8 +56,7 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
 
     F repeats one block for every action, the mean over the steps taken: (learners, 1 + s, 1 + s).
     """
-    fisher = _fisher_block(estimator.rollout, sums)
-    size = fisher.shape[-1]
+    fisher, size = _fisher_block(estimator.rollout, sums), 1 + estimator.rollout.policy.num_observations
     trace = jnp.trace(fisher, axis1=-2, axis2=-1)[:, None, None]
     ridge = (damping / size) * trace if estimator.damping_kind == "relative" else damping
     damped = fisher + ridge * jnp.eye(size, dtype=jnp.float32)
@@ -71,8 +69,7 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
         return jnp.sum(left * right, axis=(1, 2), keepdims=True)
 
     if estimator.solver == "truncated":
-        # As in TRPO's first implementations. No preconditioner: where the steps do not suffice, directions in which the
-        # batch varies most are solved for first.
+        # As in TRPO's first implementations, without a preconditioner: directions in which the batch varies most come first.
         solved = conjugate_gradient(image, right, dot, estimator.cg_iterations)
     else:
         # The matrix is brought to unit diagonal first: coordinates of very different size (metres and radians) would cost
@@ -94,10 +91,7 @@ def conjugate_gradient(
     preconditioner: Array | float = 1.0,
     tolerance: float | None = None,
 ) -> Array:
-    """Return the solution of image(x) = right after so many steps from zero.
-
-    Learners run in lockstep. With a tolerance they stop early, where the residual of each is this share of the right side.
-    """
+    """Solve image(x) = right, starting from zero; with a tolerance, until every learner's residual is this share of `right`."""
 
     def ratio(numerator: Array, denominator: Array) -> Array:
         """Return 0 where the denominator is 0: the iteration is done then."""
@@ -134,8 +128,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
 
     `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: no matrix. Jacobi preconditioning.
     """
-    policy = estimator.rollout.policy
-    observation, weight = _visited(episodes)
+    policy, (observation, weight) = estimator.rollout.policy, _visited(episodes)
 
     def mean(parameters: Array) -> Arrays:
         return policy.mean(parameters, observation)
@@ -158,7 +151,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
         return jnp.sum(left * right, axis=0)
 
     scale = 1.0 / (diagonal + ridge)
-    return conjugate_gradient(fisher_vector, gradient, dot, estimator.cg_iterations, scale, _CG_TOLERANCE)
+    return conjugate_gradient(fisher_vector, gradient, dot, estimator.cg_iterations, scale, tolerance=1e-5)
 
 
 @dataclass(frozen=True)
@@ -203,15 +196,9 @@ class Estimator:
         """How the natural gradient is computed; without a closed form there are only products with the Fisher matrix."""
         return self.fisher or "closed" if self.rollout.policy.is_linear else "cg"
 
-    @property
-    def engine(self) -> Engine:
-        """What simulates."""
-        return engine_of(self.rollout.env)
-
     def batch(self, theta: Array, context: Array, key: Array) -> Batch:
         """Simulate what an estimate is computed from."""
-        simulate = self.engine.trajectories if self.solver == "cg" else self.engine.stream
-        return simulate(self.rollout, theta, context, key)
+        return (trajectories if self.solver == "cg" else stream)(self.rollout, theta, context, key)
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Return the estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
@@ -219,7 +206,7 @@ class Estimator:
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
         """Return the episodes behind the estimate with the same arguments."""
-        return self.engine.trajectories(self.rollout, theta, context, key)
+        return trajectories(self.rollout, theta, context, key)
 
 
 def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:

@@ -25,8 +25,6 @@ Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
 _Carry = tuple[Any, Array, Any]  # states, which are alive, and what is accumulated
 
-# A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
-_TINY = 1e-30
 # Up to here second moments are written out entry by entry: fastest for a few, but many take the compiler half a minute.
 _FEW_OBSERVATIONS = 8
 # Steps handled together: on a CPU few enough that their normals stay in a core's cache, on a GPU enough to keep it busy.
@@ -35,12 +33,9 @@ _MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
 
 def require_fit(env: Env | HostEnv, policy: Policy | ActorCritic) -> None:
     """Refuse a policy that sees or does something other than what the environment offers."""
-    choices = choices_of(env)
-    if choices is not None and not hasattr(policy, "num_choices"):
-        raise InputError(
-            f"env.name: {env.name!r} has {choices} discrete actions, but the policy {type(policy).__name__} draws "
-            "real numbers; allowed here are environments with continuous actions."
-        )
+    if (choices := choices_of(env)) is not None and not hasattr(policy, "num_choices"):
+        wrong = f"{choices} discrete actions, but the policy {type(policy).__name__} draws real numbers"
+        raise InputError(f"env.name: {env.name!r} has {wrong}; allowed here are environments with continuous actions.")
     for field in ("num_observations", "num_actions", "num_choices"):
         seen, offered = getattr(policy, field, None), getattr(env, field, None)
         if seen != offered:
@@ -153,11 +148,9 @@ def simulate(
     ahead = max((number for number in range(most // 2 + 1, most + 1) if rollout.horizon % number == 0), default=most)
 
     def several_steps(carry: _Carry, first: Array, num_steps: int = ahead) -> tuple[_Carry, Any]:
-        """Draw the normals of a few steps ahead, then make the steps.
-
-        Drawn inside the step, the normals would be fused into, and computed again by, every expression that reads them. They
-        do not depend on how many are drawn at once: the step is their counter.
-        """
+        """Draw the normals of a few steps ahead, then make the steps."""
+        # Drawn inside the step, the normals would be fused into, and computed again by, every expression that reads them. They
+        # do not depend on how many are drawn at once: the step is their counter.
         draws = first + jnp.arange(num_steps, dtype=jnp.uint32)
         (state, alive, carried), outputs = lax.scan(step, carry, standard_normals(step_key, draws, num, shape))
         if digest is None:
@@ -166,9 +159,8 @@ def simulate(
 
     rest = rollout.horizon % ahead
     evenly = rollout.horizon - rest
-    carry, outputs = lax.scan(
-        several_steps, (state, jnp.ones(shape, bool), start), jnp.arange(0, evenly, ahead, dtype=jnp.uint32)
-    )
+    firsts = jnp.arange(0, evenly, ahead, dtype=jnp.uint32)
+    carry, outputs = lax.scan(several_steps, (state, jnp.ones(shape, bool), start), firsts)
     outputs = jax.tree.map(lambda array: array.reshape(evenly, *array.shape[2:]), outputs)
     if rest:
         carry, last = several_steps(carry, jnp.uint32(evenly), rest)
@@ -219,8 +211,7 @@ class Sums(NamedTuple):
 
 def mean_and_error(returns: Any, xp: Any) -> tuple[Any, Any]:
     """Return the mean return of episodes (..., episodes), and its standard error, which is 0 for a single one."""
-    num = returns.shape[-1]
-    mean = xp.mean(returns, axis=-1)
+    num, mean = returns.shape[-1], xp.mean(returns, axis=-1)
     spread = xp.std(returns, axis=-1, ddof=1) if num > 1 else xp.zeros_like(mean)
     return mean, spread / xp.sqrt(xp.float32(num))
 
@@ -236,7 +227,7 @@ def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
     if baseline == "mean":
         return total - jnp.mean(payoff, axis=-2) * jnp.sum(score, axis=-2)
     square = score * score
-    best = jnp.sum(square * payoff, axis=-2) / jnp.maximum(jnp.sum(square, axis=-2), _TINY)
+    best = jnp.sum(square * payoff, axis=-2) / jnp.maximum(jnp.sum(square, axis=-2), 1e-30)  # where 0, b is irrelevant
     return total - best * jnp.sum(score, axis=-2)
 
 
@@ -267,10 +258,9 @@ class Accumulator(NamedTuple):
 
 def empty(rollout: Rollout, theta: Array) -> Accumulator:
     """Before the first step; theta is (parameters, learners)."""
-    policy, num_learners = rollout.policy, theta.shape[-1]
+    policy, num_learners, size = rollout.policy, theta.shape[-1], 1 + rollout.policy.num_observations
     lanes = jax.ShapeDtypeStruct((rollout.num_episodes, num_learners), jnp.float32)
     pieces = jax.eval_shape(policy.score, theta, (lanes,) * policy.num_observations, (lanes,) * policy.num_actions)
-    size = 1 + policy.num_observations
     return Accumulator(
         weight=jnp.float32(1.0),
         scores=tuple(jnp.zeros(piece.shape, jnp.float32) for piece in pieces),
@@ -324,11 +314,8 @@ def finish(rollout: Rollout, sums: Accumulator) -> Sums:
 
 
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    """Simulate and reduce on the fly: memory does not depend on the horizon.
-
-    On a CPU every step is summed at once, while it is in the cache; a GPU sums several steps together, since it takes few,
-    large reductions to keep it busy.
-    """
+    """Simulate and reduce on the fly: memory does not depend on the horizon."""
+    # On a CPU every step is summed at once, while it is in the cache; few, large reductions, of several steps, keep a GPU busy.
     term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
 
     def digest(sums: Accumulator, steps: tuple[Arrays, Array, Arrays, Array]) -> Accumulator:
@@ -344,5 +331,4 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
 
 def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
     """The statistics of whole trajectories: what `stream` gives for the same policy, tasks and key."""
-    follow = partial(accumulate, rollout, theta.T)
-    return finish(rollout, fold_over(episodes, empty(rollout, theta.T), follow))
+    return finish(rollout, fold_over(episodes, empty(rollout, theta.T), partial(accumulate, rollout, theta.T)))

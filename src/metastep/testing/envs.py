@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from metastep.envs.base import Env, Step, choices_of, range_of
 from metastep.envs.contexts import ContextSpace
 from metastep.envs.host import Bools, HostEnv, HostStep
-from metastep.simulation.engine import engine_of
 from metastep.testing.subject import Subject, named, read_only, same
 
 _HOST_EPISODES = 2
@@ -30,14 +29,13 @@ class Played(NamedTuple):
 
 def declared(env: Any) -> Subject:
     """Return the environment as a subject, after checking the fields of `TaskFamily`."""
-    subject = named("env", env)
+    subject, actions = named("env", env), getattr(env, "num_actions", None)
     is_space = isinstance(getattr(env, "context_space", None), ContextSpace)
     subject.require(is_space, "`context_space` must be a metastep.envs.contexts.ContextSpace")
     subject.declares(num_observations=1, num_actions=1, reset_noise=0, step_noise=0, packages=tuple)
     if choices_of(env) is not None:
         subject.declares(num_choices=2)
-        wrong = f"`num_actions` is {env.num_actions}, it must be 1 where `num_choices` is declared"
-        subject.require(env.num_actions == 1, wrong)
+        subject.require(actions == 1, f"`num_actions` is {actions}, it must be 1 where `num_choices` is declared")
     subject.is_hashable()
     return subject
 
@@ -53,9 +51,9 @@ def check_env(
 ) -> None:
     """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`, or of `metastep.envs.HostEnv`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated`
-    are scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal
-    has an effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
+    Checked: declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated` are
+    scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal has an
+    effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
 
     Args:
         num_episodes, horizon, seed: of the simulations; longer ones where the context matters late in an episode.
@@ -64,12 +62,11 @@ def check_env(
             declared range. `metastep run` and `metastep collect` check environments of your own this way.
     """
     subject = declared(env)
-    if not engine_of(env).is_compiled:
-        check_host_env(subject.part, horizon=horizon, sigma=sigma, seed=seed, thorough=thorough)
+    if isinstance(env, HostEnv):
+        check_host_env(env, horizon=horizon, sigma=sigma, seed=seed, thorough=thorough)
         return
     subject.has_methods("reset", "observe", "step")
-    part: Env = subject.part
-    space = part.context_space
+    part, space = env, env.context_space
 
     # Trace the three methods for one lane; nothing is computed.
     def scalars(num: int, dtype: Any = jnp.float32) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -122,9 +119,8 @@ def check_env(
             for index in range(values.shape[-1]):
                 changed = values.copy()
                 changed[..., index] = np.roll(values[..., index], 1, axis=-2)  # that of another episode
-                beside = program(upper, *(inputs | {(field, what): changed}).values())
-                wrong = f"{field} is {values.shape[-1]}, but {what} number {index} changes nothing"
-                subject.require(not same(usual, beside), wrong)
+                matters = not same(usual, program(upper, *(inputs | {(field, what): changed}).values()))
+                subject.require(matters, f"{field} is {values.shape[-1]}, but {what} number {index} changes nothing")
     _check_episodes(subject, play, seed, thorough=thorough)
 
 
@@ -133,10 +129,9 @@ def check_host_env(
 ) -> None:
     """Raise `InputError` with one sentence unless `env` keeps the contract of `metastep.envs.HostEnv`.
 
-    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is and earns
-    nothing; that the arguments are not written to (they are read-only, here as in a run); that an episode depends on no other
-    episode or learner; and, where episodes have `restart`, that it restarts those it should, also after their end, and no others.
-    Not `thorough`, neighbours and `restart` are left out.
+    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is; that no
+    argument is written to; and, if `thorough`, that an episode depends on no other episode or learner, and that `restart`, where
+    episodes have it, restarts those it should, also after their end, and no others.
     """
     subject = declared(env)
     subject.has_methods("start_episodes")
@@ -162,8 +157,7 @@ def check_host_env(
     ):
         mixed = others.copy()
         mixed[(*own, np.s_[:])] = actions[(*own, np.s_[:])]
-        beside = play(given, mixed)
-        subject.require(same([each[own] for each in usual], [each[own] for each in beside]), wrong)
+        subject.require(same(*([each[own] for each in episodes] for episodes in (usual, play(given, mixed)))), wrong)
     # One episode of each learner has ended before it begins, so that the others cannot.
     play(tasks, np.ones_like(actions[:2]), np.arange(_HOST_EPISODES)[:, None].repeat(len(tasks), axis=1) > 0)
     # Play until an episode ends, restart the ended ones (every other one where none ends), and play on. Restarted ones must be
@@ -187,7 +181,7 @@ def check_host_env(
         (~which, undisturbed, "`restart` changes episodes that should go on"),
         (which, begins, "an episode that `restart` begins differs from one that starts with the same seed and noise"),
     ):
-        subject.require(same([each[..., lanes] for each in mixture], [each[..., lanes] for each in expected]), wrong)
+        subject.require(same(*([each[..., lanes] for each in episodes] for episodes in (mixture, expected))), wrong)
 
 
 class _HostPlay:
@@ -195,8 +189,8 @@ class _HostPlay:
 
     def __init__(self, subject: Subject, tasks: Contexts, seed: int, step_noise: NDArray[np.float32]) -> None:
         self.subject, self.step_noise, env = subject, step_noise, subject.part
-        self.alive = np.ones((_HOST_EPISODES, len(tasks)), np.bool_)
-        shape = self.alive.shape
+        shape = (_HOST_EPISODES, len(tasks))
+        self.alive = np.ones(shape, np.bool_)
         self.noise = np.random.default_rng(seed).standard_normal((*shape, env.reset_noise), np.float32)
         self.seeds = np.arange(seed, seed + self.alive.size, dtype=np.uint32).reshape(shape)
         self.episodes = subject.call("start_episodes", env.start_episodes, *read_only(tasks, self.noise, self.seeds))
@@ -215,9 +209,9 @@ class _HostPlay:
             seen = np.moveaxis(np.array(seen), -1, 0)
             after = subject.call("step", self.episodes.step, *read_only(action, noise, self.alive))
             subject.has_fields("step", after, "metastep.envs.host.HostStep", HostStep._fields)
-            for field, dtype in (("reward", np.number), ("terminated", np.bool_), ("truncated", np.bool_)):
-                if field != "truncated" or after.truncated is not None:
-                    subject.is_array(f"`{field}`", getattr(after, field), shape, dtype)
+            fields = {"reward": np.number, "terminated": np.bool_}
+            for field, dtype in (fields | ({} if after.truncated is None else {"truncated": np.bool_})).items():
+                subject.is_array(f"`{field}`", getattr(after, field), shape, dtype)
             steps.append((seen, np.where(self.alive, after.reward, 0.0), self.alive))
             self.alive = self.alive & ~after.over
         played = Played(*(np.stack(arrays) for arrays in zip(*steps, strict=True)))
@@ -238,22 +232,16 @@ def _random_actions(
 
 
 def _corners(space: ContextSpace) -> tuple[Contexts, Contexts]:
-    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle.
-
-    At least two learners: each must have a neighbour.
-    """
+    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle."""
     low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
-    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))
+    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))  # each learner must have a neighbour
     upper, diagonal = lower.copy(), np.arange(len(low))
     lower[diagonal, diagonal], upper[diagonal, diagonal] = low, high
     return lower, upper
 
 
 def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: int, *, thorough: bool) -> None:
-    """Check episodes in random tasks and, where it is `thorough`, in tasks that differ by one coordinate.
-
-    `play` gives the episodes of some tasks, always with the same random numbers.
-    """
+    """Check episodes in random tasks and in ones that differ by one coordinate; `play` always has the same random numbers."""
     space: ContextSpace = subject.part.context_space
     lower, upper = _corners(space)
     played = []

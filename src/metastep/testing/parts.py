@@ -26,7 +26,6 @@ from metastep.testing.subject import Subject, named, read_only, same
 _SHAPE = (5, 3)  # episodes and learners of a policy
 _LEARNERS, _PARAMETERS = 5, 3  # of a rule
 _UNUSABLE = (0.0, math.nan, math.inf)  # what the first learners of a rule follow, one each
-_BATCH = 256  # steps of a learner, for a rule that learns from steps
 _TINY = ActorCritic(num_observations=2, num_actions=1, hidden=(3,))
 _ROWS, _FEATURES = 60, 4  # of the data that a regressor is fitted to
 
@@ -34,25 +33,23 @@ _ROWS, _FEATURES = 60, 4  # of the data that a regressor is fitted to
 def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the policy keeps the contract of `metastep.policies.Policy`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; number, shapes and dtypes of mean and score in
-    the batched layout; that the same input gives the same bits; that an episode depends neither on other episodes nor on other
-    learners; that the score is the derivative of log pi; and that a policy with `is_linear` is linear. Of an `ActorCritic`:
-    sizes, first parameters, and shapes of values and samples.
+    Checked: declared fields; that it is hashable and equal to its copies; shapes and dtypes of mean and score; that the same
+    input gives the same bits; that an episode depends on no other episode or learner; that the score is the derivative of log
+    pi; and that a policy with `is_linear` is linear. Of an `ActorCritic`: first parameters, and shapes of values and samples.
     """
     subject = Subject(policy, f"policy {type(policy).__name__}")
     subject.declares(num_observations=1, num_actions=1, num_parameters=1)
+    subject.is_hashable()
+    keys = jax.random.split(jax.random.key(seed), 4)
     if isinstance(policy, ActorCritic):
-        key = jax.random.key(seed)
-        subject.is_hashable()
-        first = subject.call("initial", policy.initial, key, 2)
+        first = subject.call("initial", policy.initial, keys[0], 2)
         subject.is_array("what `initial` returns", first, (2, policy.num_parameters))
-        wrong = "`join` must put together what `split` took apart"
-        subject.require(same(policy.join(policy.split(first)), first), wrong)
-        parts = policy.split(first[0])
-        seen = jax.random.normal(key, (5, policy.num_observations), jnp.float32)
+        right = same(policy.join(policy.split(first)), first)
+        subject.require(right, "`join` must put together what `split` took apart")
+        parts, seen = policy.split(first[0]), jax.random.normal(keys[1], (5, policy.num_observations), jnp.float32)
         subject.is_array("what `value` returns", subject.call("value", policy.value, parts, seen), (5,))
         distribution: Any = subject.call("act", policy.act, parts, seen)
-        action = distribution.sample(jax.random.normal(key, (5, policy.num_actions), jnp.float32))
+        action = distribution.sample(jax.random.normal(keys[2], (5, policy.num_actions), jnp.float32))
         subject.is_array("a sample", action, (5, policy.num_actions), np.int32 if policy.is_discrete else np.float32)
         subject.is_array("`log_density`", distribution.log_density(action), (5,))
         return
@@ -61,24 +58,20 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     subject.require(is_positive, f"`sigma` must be a positive number, got {sigma!r}")
     subject.declares(is_linear=bool)
     subject.has_methods("mean", "score")
-    subject.is_hashable()
-    keys = jax.random.split(jax.random.key(seed), 4)
     theta = jax.random.normal(keys[0], (policy.num_parameters, _SHAPE[1]), jnp.float32)
     observation = tuple(jax.random.normal(keys[1], (policy.num_observations, *_SHAPE), jnp.float32))
     noise = tuple(jax.random.normal(keys[2], (policy.num_actions, *_SHAPE), jnp.float32))
-    found = subject.trace("mean", policy.mean, theta, observation)
-    subject.is_tuple("mean", found, "num_actions", _SHAPE)
-    found = subject.trace("score", policy.score, theta, observation, noise)
-    subject.is_tuple("score", found, "num_parameters", _SHAPE, pieces=True)
+    subject.is_tuple("mean", subject.trace("mean", policy.mean, theta, observation), "num_actions", _SHAPE)
+    score = subject.trace("score", policy.score, theta, observation, noise)
+    subject.is_tuple("score", score, "num_parameters", _SHAPE, pieces=True)
 
     def evaluate(theta: Array, observation: Arrays) -> tuple[Arrays, Arrays]:
         return policy.mean(theta, observation), policy.score(theta, observation, noise)
 
     # The first learner has another policy; it and the first episode of every learner see something else.
     others = theta.at[:, 0].add(1.0), tuple(each.at[0].add(1.0).at[:, 0].add(1.0) for each in observation)
-    given, rest = (theta, observation), lambda piece: piece[..., 1:, 1:]
-    methods, whom = ("mean", "score"), "other learners or episodes"
-    (mean, pieces), _ = subject.independent(methods, evaluate, given, others, rest, whom)
+    how: Any = {"rest": lambda piece: piece[..., 1:, 1:], "others": "other learners or episodes"}
+    (mean, pieces), _ = subject.independent(("mean", "score"), evaluate, (theta, observation), others, **how)
     # A random combination of the episodes' scores, and of their log densities.
     weight = jax.random.normal(keys[3], _SHAPE, jnp.float32)
 
@@ -91,8 +84,8 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     score = jax.jit(lambda: flatten(tuple(jnp.sum(weight * piece, axis=-2) for piece in pieces)))()
     derivative = np.asarray(jax.jit(jax.grad(log_density))(theta))
     close = np.isclose(score, derivative, 1e-3, 1e-3 * np.abs(derivative).max()).all(axis=1)
-    wrong = f"`score` is not the derivative of log pi with respect to parameter {close.argmin()} of theta"
-    subject.require(close.all(), wrong)
+    about = f"with respect to parameter {close.argmin()} of theta"
+    subject.require(close.all(), f"`score` is not the derivative of log pi {about}")
     if policy.is_linear:
         linear = LinearGaussian(policy.num_observations, policy.num_actions, policy.sigma)
         right = linear.num_parameters == policy.num_parameters
@@ -103,15 +96,13 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
 def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the rule keeps the contract of `metastep.rules.Rule`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; shapes and dtypes of direction, state, theta and
-    flags; that the same input gives the same bits; that learners do not depend on each other; that a direction that is zero or
-    not finite (or a batch that is not finite) leaves theta and state, and is flagged; and that a rule with `is_along_a_line`
-    moves along a line.
+    Checked: declared fields; that it is hashable and equal to its copies; shapes and dtypes of what it returns; that the same
+    input gives the same bits; that learners do not depend on each other; that a direction that is zero or not finite (or such a
+    batch) leaves theta and state, and is flagged; and that a rule with `is_along_a_line` moves along a line.
     """
     subject = named("rule", rule)
-    subject.declares(hyperparameters=tuple)
+    subject.declares(hyperparameters=tuple, is_along_a_line=bool)
     subject.is_hashable()
-    subject.declares(is_along_a_line=bool)
     names, keys = rule.hyperparameters, jax.random.split(jax.random.key(seed))
     distinct = names and len(set(names)) == len(names) and all(name.isidentifier() for name in names)
     subject.require(distinct, f"`hyperparameters` must name one identifier or more, each once, got {names!r}")
@@ -128,10 +119,8 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
         mean_return, error, num_steps, drawn = jax.random.uniform(keys[1], (4, _LEARNERS), jnp.float32, 0.1, 0.9)
         dampings = rule.damping if isinstance(rule.damping, tuple) else (rule.damping,)
         more = tuple(natural * (2.0 + index) for index in range(len(dampings) - 1))
-        given, followed = (
-            Estimate(mean_return, error, gradient, natural, num_steps, more),
-            ("gradient", "natural_gradient"),
-        )
+        given = Estimate(mean_return, error, gradient, natural, num_steps, more)
+        followed = ("gradient", "natural_gradient")
         chosen = {name: jnp.zeros(_LEARNERS, jnp.int32) if name == "direction" else drawn for name in names}
         direction = subject.trace("direction", rule.direction, given)
         subject.is_array("what `direction` returns", direction, theta.shape)
@@ -151,9 +140,8 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     subject.is_array("the theta that `apply` returns", after.theta, theta.shape)
     subject.same_state("what `apply` returns", after.state, state)
     for field in fields[2:]:
-        subject.is_array(
-            f"`{field}`", getattr(after, field), (_LEARNERS,), np.bool_ if field == "flagged" else np.float32
-        )
+        dtype = np.bool_ if field == "flagged" else np.float32
+        subject.is_array(f"`{field}`", getattr(after, field), (_LEARNERS,), dtype)
     # A second update, whose state is not the first one; then the first learners are others, and follow something unusable.
     (begun,) = subject.call("apply", jax.jit(apply), theta, rule.init(theta), chosen, given)
     usual, is_other = (begun.theta, begun.state, chosen), np.arange(_LEARNERS) < len(_UNUSABLE)
@@ -163,9 +151,8 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     stuck = is_other & (np.arange(_LEARNERS) > 0)
     if not isinstance(rule, ActorCriticRule):
         stuck = np.asarray(unusable(rule.direction(broken)))
-    (last,), (beside,) = subject.independent(
-        ("apply",), apply, (*usual, given), (*others, broken), lambda array: array[~is_other]
-    )
+    inputs, changed = (*usual, given), (*others, broken)
+    (last,), (beside,) = subject.independent(("apply",), apply, inputs, changed, lambda array: array[~is_other])
     stays = same(*(jax.tree.map(lambda array: array[stuck], each[:2]) for each in (others, beside)))
     must = "must leave theta and state, and be flagged; `metastep.rules.guard` helps"
     subject.require(stays and np.asarray(beside.flagged)[stuck].all(), f"{what} not finite {must}")
@@ -187,24 +174,21 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
 
 def _batch(keys: Array) -> Experience:
     """Return a random batch of steps of every learner."""
-    shape, each, lane = (_LEARNERS, _BATCH), jnp.zeros(_LEARNERS, jnp.float32), jnp.zeros((_LEARNERS, 1), jnp.float32)
+    shape, each, lane = (_LEARNERS, 256), jnp.zeros(_LEARNERS, jnp.float32), jnp.zeros((_LEARNERS, 1), jnp.float32)
     observation = jax.random.normal(keys[0], (*shape, _TINY.num_observations), jnp.float32)
     action, advantage, target = jax.random.normal(keys[1], (3, *shape), jnp.float32)
     density, lanes = jnp.full(shape, -1.0, jnp.float32), Lanes((), lane, lane, lane, lane > 0.0)
-    return Experience(
-        observation, action[..., None], density, target + 0.1, advantage, target, each, each, each, each, lanes
-    )
+    value = target + 0.1
+    return Experience(observation, action[..., None], density, value, advantage, target, each, each, each, each, lanes)
 
 
 def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num_updates: int = 3) -> None:
     """Raise `InputError` with one sentence unless the controller keeps the contract that the shared loop relies on.
 
-    Checked: the declared fields; that proposals are finite float32 numbers of shape (learners, coordinates), also for learners
-    whose estimate is not finite; that the same tasks give the same bits; that `propose` changes nothing; that proposals for a
-    learner do not depend on other learners; that a controller with `is_memoryless` proposes the same after a new `init`; and
-    that it reports one number for each learner and update.
-
-    The controller must be trained (`prepared`) if it has to be; `mdp` is any meta-MDP with blocks of at least two learners.
+    Checked: declared fields; that proposals are finite float32 numbers of shape (learners, coordinates), also after an estimate
+    that is not finite; that the same tasks give the same bits; that `propose` changes nothing; that learners do not depend on
+    each other; that one with `is_memoryless` proposes the same after a new `init`; and that it reports one number for each
+    learner and update. It must be trained (`prepared`) if it has to be; blocks of `mdp` need at least two learners.
     """
     subject = named("controller", controller)
     subject.declares(is_memoryless=bool, is_yardstick=bool)
@@ -220,19 +204,16 @@ def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num
 
     def run(tasks: Tasks) -> NDArray[np.float32]:
         """Return proposals over some updates: (updates, learners, coordinates)."""
-        learners = mdp.begin(tasks)
+        learners, proposals = mdp.begin(tasks), []
         state = subject.call("init", controller.init, mdp, learners)
-        proposals = []
         for _ in range(num_updates):
             proposal = propose(state, learners)
             subject.require(same(proposal, controller.propose(state, learners)), "propose must change nothing")
             if controller.is_memoryless:
-                again = controller.propose(controller.init(mdp, learners), learners)
-                wrong = "`is_memoryless` is True, but a new `init` changes its proposals"
-                subject.require(same(proposal, again), wrong)
-            after = mdp.advance(learners, proposal)
-            state = subject.call("observe", controller.observe, state, learners, proposal, after)
-            learners = after
+                again = same(proposal, controller.propose(controller.init(mdp, learners), learners))
+                subject.require(again, "`is_memoryless` is True, but a new `init` changes its proposals")
+            before, learners = learners, mdp.advance(learners, proposal)
+            state = subject.call("observe", controller.observe, state, before, proposal, learners)
             proposals.append(np.asarray(proposal))
         report = subject.call("report", controller.report, state)
         subject.require(isinstance(report, dict), f"`report` must return a dict, got a {type(report).__name__}")
@@ -249,25 +230,21 @@ def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num
     estimate = jax.tree.map(lambda array: array.at[0].set(jnp.nan), learners.estimate)
     broken = learners._replace(estimate=estimate, flagged=learners.flagged.at[0].set(True))
     state = subject.call("init", controller.init, mdp, broken)
-    proposal = propose(state, broken)
-    propose(subject.call("observe", controller.observe, state, broken, proposal, broken), broken)
+    propose(subject.call("observe", controller.observe, state, broken, propose(state, broken), broken), broken)
 
 
 def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the feature keeps the contract of `metastep.features.Feature`.
 
-    Checked: that it has a name, a size and as many names of columns and bounds; that it gives float32 numbers of shape
-    (learners, size); that the same learners give the same bits; and that a learner's numbers do not depend on other learners.
-    `mdp` is any meta-MDP that has such features, with blocks of at least two learners.
+    Checked: its name, size, columns and bounds; that it gives float32 numbers of shape (learners, size); that the same learners
+    give the same bits; and that learners do not depend on each other. Blocks of `mdp` need at least two of them.
     """
     subject = named("feature", feature)
-    size = subject.call("size", feature.size, mdp)
+    size, columns, bounds = (subject.call(name, getattr(feature, name), mdp) for name in ("size", "columns", "bounds"))
     subject.require(isinstance(size, int) and size >= 1, f"`size` must be a whole number of at least 1, got {size!r}")
-    columns: Any = subject.call("columns", feature.columns, mdp)
     is_right = isinstance(columns, tuple) and all(isinstance(word, str) and word for word in columns)
     is_right = is_right and len(columns) == len(set(columns)) == size
     subject.require(is_right, f"`columns` must be a tuple of {size} different names, got {columns!r}")
-    bounds: Any = subject.call("bounds", feature.bounds, mdp)
     is_pair = isinstance(bounds, tuple) and [np.shape(each) for each in bounds] == [(size,)] * 2
     is_right = is_pair and all(low <= high for low, high in zip(*bounds, strict=True))
     subject.require(is_right, f"`bounds` must be {size} lower and {size} upper ones, at least as high, got {bounds!r}")
@@ -292,20 +269,18 @@ def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the regressor keeps the contract of `metastep.fqi.regressors.Regressor`.
 
     Checked: that its options make an equal regressor; that `fit` returns a `Head` that predicts finite float64 numbers of shape
-    (rows,); that the same seed gives the same bits with any number of threads, and leaves the data unchanged; that a loaded head
-    predicts the same bits; and that `load` refuses other arrays with an `InputError`.
+    (rows,), with one seed the same bits in any number of threads, and leaves the data as they are; that a loaded head predicts
+    the same; and that `load` refuses other arrays with an `InputError`.
     """
     subject = named("regressor", regressor)
     subject.has_methods("fit", "load")
     rng = np.random.default_rng(seed)
     inputs, fresh = rng.normal(size=(2, _ROWS, _FEATURES)).astype(np.float32)
-    targets = np.sin(inputs[:, 0]) - inputs[:, -1] ** 2
-    given = read_only(inputs, targets.astype(np.float64))
+    given = read_only(inputs, (np.sin(inputs[:, 0]) - inputs[:, -1] ** 2).astype(np.float64))
 
     def predict(head: Any) -> Any:
-        fields = ("num_features", "importances", "predict", "arrays")
+        fields, num = ("num_features", "importances", "predict", "arrays"), getattr(head, "num_features", None)
         subject.has_fields("fit", head, "metastep.fqi.regressors.Head", fields)
-        num = head.num_features
         subject.require(num == _FEATURES, f"`num_features` is {num}, it must be {_FEATURES}")
         if head.importances is not None:
             subject.is_array("`importances`", head.importances, (_FEATURES,), np.number)
@@ -329,10 +304,11 @@ def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
     subject.require(equal, f"one with its options {options!r} is not equal to it; make it a frozen dataclass")
     loaded = subject.call("load", regressor.load, dict(zip(arrays, read_only(*arrays.values()), strict=True)))
     subject.require(same(predicted, predict(loaded)), "a head that is loaded predicts something else")
+    refusal = "but it takes them"
     try:
         regressor.load({"nothing": np.zeros(0)})
     except InputError:
         return
     except Exception as error:
-        subject.require(False, f"`load` must refuse arrays of others with an InputError, not a {type(error).__name__}")
-    subject.require(False, "`load` must refuse arrays of others with an InputError, but it takes them")
+        refusal = f"not a {type(error).__name__}"
+    subject.require(False, f"`load` must refuse arrays of others with an InputError, {refusal}")

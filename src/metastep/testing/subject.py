@@ -49,13 +49,12 @@ class Subject:
     def is_hashable(self) -> None:
         """Check that equal copies select one compiled program."""
         twin = copy.copy(self.part)
+        wrong = "a copy is not equal to the original, so every new object would compile again"
         try:
             equal = twin == self.part and hash(twin) == hash(self.part)
         except TypeError as error:
-            advice = "make it a frozen dataclass with tuples for lists"
-            self.require(False, f"it must be hashable to select a compiled program, but {error}; {advice}")
-        wrong = "a copy is not equal to the original, so every new object would compile again"
-        self.require(equal, f"{wrong}; make it a frozen dataclass")
+            equal, wrong = False, f"it must be hashable to select a compiled program, but {error}"
+        self.require(equal, f"{wrong}; make it a frozen dataclass with tuples for lists")
 
     def call(self, what: str, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         """Call a method of the part; any exception becomes a sentence."""
@@ -79,10 +78,9 @@ class Subject:
         # Under the same name, JAX finds it in its cache on disk.
         again = jax.jit(wraps(program)(lambda *given: program.__wrapped__(*given)))
         first, *others = (self.call("jax.jit", each, *inputs) for each in (program, program, again))
+        wrong = "gives different results for the same input; randomness must come from what it is given"
         for index, method in enumerate(methods):
-            alike = all(same(first[index], other[index]) for other in others)
-            wrong = "gives different results for the same input; randomness must come from what it is given"
-            self.require(alike, f"`{method}` {wrong}")
+            self.require(all(same(first[index], other[index]) for other in others), f"`{method}` {wrong}")
         return first
 
     def independent(

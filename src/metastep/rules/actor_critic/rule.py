@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep._core.errors import InputError
+from metastep._core.settings import check_fields
 from metastep.policies.actor_critic import ActorCritic
-from metastep.rules.actor_critic.experience import Experience, with_lambda
-from metastep.rules.actor_critic.sampler import steps_at_once
+from metastep.rules.actor_critic.sampler import Experience, steps_at_once, with_lambda
 from metastep.rules.base import BaseRule, chosen_rows, finite_rows
 from metastep.rules.spaces import Values
 
@@ -58,6 +58,9 @@ class ActorCriticRule(BaseRule):
     gae_lambda: float = 0.95  # of the advantages
     minibatch_size: int | None = None  # steps of each gradient; None where it takes the whole batch
 
+    def __post_init__(self) -> None:
+        check_fields(self, "meta.rule")
+
     def require_batch(self, batch_size: int) -> None:
         """Refuse a number of steps that the rule cannot learn from."""
         if self.minibatch_size and batch_size % self.minibatch_size:
@@ -95,34 +98,6 @@ class ActorCriticRule(BaseRule):
         return Trained(
             moved, after, ~usable, *(jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in report)
         )
-
-
-def norms(policy: ActorCritic, gradient: Array) -> tuple[Array, Array]:
-    """Return the length of a gradient (parameters,), and that of the actor's part."""
-    actor = gradient[: -int(policy.is_critic.sum())]  # with which theta begins
-    return jnp.sqrt(jnp.sum(gradient**2)), jnp.sqrt(jnp.sum(actor**2))
-
-
-def clipped(gradient: Array, most: float) -> Array:
-    """Return a gradient (parameters,) of at most this length, as PyTorch cuts it."""
-    return gradient * jnp.minimum(1.0, most / (jnp.sqrt(jnp.sum(gradient**2)) + 1e-6))
-
-
-_DECAYS = 0.9, 0.999  # of Adam's moments
-_EPSILON = 1e-5  # of Adam: larger than usual, as Stable-Baselines3 has it for small networks
-
-
-def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> tuple[Array, Moments]:
-    """Make one step of Adam downhill, for one learner; the rate may differ between parameters.
-
-    The order of operations is PyTorch's; optax's Adam multiplies in another one, and gives other last bits.
-    """
-    steps = moments.steps + 1.0
-    first = _DECAYS[0] * moments.first + (1.0 - _DECAYS[0]) * gradient
-    second = _DECAYS[1] * moments.second + (1.0 - _DECAYS[1]) * gradient**2
-    root = jnp.sqrt(second / (1.0 - _DECAYS[1] ** steps))
-    moved = theta - rate / (1.0 - _DECAYS[0] ** steps) * first / (root + _EPSILON)
-    return moved, Moments(first, second, steps)
 
 
 Step = Callable[[Any, Any], tuple[Any, Any]]  # from what is carried and a minibatch to what is carried and outputs
@@ -181,20 +156,3 @@ def limited(step: Step, most: Array | int) -> Step:
         return (after, made + 1.0), (outputs, counts.astype(jnp.float32))
 
     return masked
-
-
-def rates(policy: ActorCritic, rate: Array, critic_rate: Array | float) -> Array:
-    """Return the learning rate of every parameter: the actor's, and `critic_rate` times it for the critic."""
-    if isinstance(critic_rate, float) and critic_rate == 1.0:
-        return rate
-    return rate * jnp.where(policy.is_critic, critic_rate, 1.0)
-
-
-def standardised(advantage: Array) -> Array:
-    """Return advantages with mean 0 and, but for rounding, standard deviation 1."""
-    return (advantage - jnp.mean(advantage)) / (jnp.std(advantage, ddof=1) + 1e-8)
-
-
-def approximate_divergence(log_ratio: Array) -> Array:
-    """Estimate KL(before, after) from ratios of densities at actions drawn before: mean of (ratio - 1) - log ratio."""
-    return jnp.mean(jnp.expm1(log_ratio) - log_ratio)

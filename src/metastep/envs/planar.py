@@ -1,4 +1,8 @@
-"""One physics step: smooth forces, constraint forces by Newton's method, and Euler's method with implicit damping.
+"""HalfCheetah's physics in JAX, written for that model alone: those of `mj_step` for a chain of bodies in one plane.
+
+Every quantity is a scalar, nothing is an array of a few numbers: batched, a step is a few elementwise programs over all episodes,
+which is what compilers and GPUs are good at. A step has smooth forces, constraint forces by Newton's method, and Euler's method
+with implicit damping.
 
 Bodies form a planar chain, each with one hinge; the first one also slides. A body's motion is that of its hinge and its spin; a
 body's load is a force and its torque about the hinge. A `Stiffness` maps the one to the other: that of a mass maps accelerations
@@ -23,11 +27,68 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from metastep._core.numerics import sincos
-from metastep.envs.planar.model import NUM_SLIDES, Cheetah, Impedance, Point
 
 Scalar = Any  # a traced scalar, or a constant
 Scalars = tuple[Array, ...]
 Matrix = dict[tuple[int, int], Scalar]
+
+NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
+
+
+class Point(NamedTuple):
+    """Forward and up; numbers of the model or traced scalars."""
+
+    x: Any
+    z: Any
+
+
+class Impedance(NamedTuple):
+    """How stiff a constraint is, by how deep it is violated (MuJoCo's solimp and solref)."""
+
+    least: float
+    most: float
+    width: float
+    middle: float
+    power: int
+    stiffness: float
+    damping: float
+
+
+class Sphere(NamedTuple):
+    """One end of a capsule, which may touch the floor."""
+
+    body: int
+    centre: Point  # from the body's hinge, in the body's frame
+    radius: float
+    friction: float
+    inverse_weight: float  # of a row of the friction pyramid, before the impedance
+    impedance: Impedance
+
+
+class Body(NamedTuple):
+    """A body and the hinge that it turns about; angles count from the parent's, positive from up to forward."""
+
+    parent: int | None
+    hinge: Point  # from the parent's hinge, in the parent's frame; the torso's from the origin
+    centre: Point  # of mass, from the hinge, in the body's frame
+    mass: float
+    inertia: float  # about the centre of mass
+    armature: float
+    stiffness: float
+    damping: float
+    gear: float | None  # torque of a full action; the torso has no motor
+    limits: tuple[float, float] | None
+    inverse_weight: float  # of a limit, before the impedance
+    impedance: Impedance  # of a limit
+
+
+class Cheetah(NamedTuple):
+    """The whole model."""
+
+    bodies: tuple[Body, ...]  # parents first
+    spheres: tuple[Sphere, ...]
+    timestep: float
+    gravity: float
 
 
 class Motion(NamedTuple):
