@@ -1,7 +1,8 @@
 """Variations of any family: other scales, noise, delays, time limits and actions than it has by itself."""
 
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,22 @@ from metastep.envs.base import Wrapper
 Scalars = tuple[Array, ...]
 
 
-class Wrapped(NamedTuple):
-    """The state of the environment inside, and numbers of the wrapper's own."""
+Wrapped = namedtuple("Wrapped", "inside own")  # the state of the environment inside, and numbers of the wrapper's own
 
-    inside: Any
-    own: tuple[Any, ...]
+
+@dataclass(frozen=True)
+class Stateful(Wrapper):
+    """A wrapper with numbers of its own, which start as `own_start` says."""
+
+    def own_start(self) -> tuple[Any, ...]:
+        """Return the numbers at the start of an episode: by default, an action that does nothing, or the first one."""
+        return (jnp.float32(0.0) if self.num_choices is None else jnp.int32(0),) * self.num_actions
+
+    def reset(self, context: Context, noise: Scalars) -> Wrapped:
+        return Wrapped(self.env.reset(context, noise), self.own_start())
+
+    def observe(self, context: Context, state: Wrapped) -> Scalars:
+        return self.env.observe(context, state.inside)
 
 
 def with_coordinate(space: ContextSpace, name: str, reach: float) -> ContextSpace:
@@ -110,17 +122,13 @@ class RepeatedActions(Wrapper):
 
 
 @dataclass(frozen=True)
-class DelayedActions(Wrapper):
+class DelayedActions(Stateful):
     """Make every action some steps after it was chosen; the first ones are 0."""
 
     steps: int = 1
 
-    def reset(self, context: Context, noise: Scalars) -> Wrapped:
-        idle = jnp.float32(0.0) if self.num_choices is None else jnp.int32(0)
-        return Wrapped(self.env.reset(context, noise), ((idle,) * self.num_actions,) * self.steps)
-
-    def observe(self, context: Context, state: Wrapped) -> Scalars:
-        return self.env.observe(context, state.inside)
+    def own_start(self) -> tuple[Any, ...]:
+        return (super().own_start(),) * self.steps
 
     def step(self, context: Context, state: Wrapped, action: Scalars, noise: Scalars) -> Step:
         after = self.env.step(context, state.inside, state.own[0], noise)
@@ -146,16 +154,13 @@ class DelayedObservations(Wrapper):
 
 
 @dataclass(frozen=True)
-class DelayedRewards(Wrapper):
+class DelayedRewards(Stateful):
     """Pay the rewards of so many steps together at the last of them, or where the episode ends."""
 
     steps: int = 10
 
-    def reset(self, context: Context, noise: Scalars) -> Wrapped:
-        return Wrapped(self.env.reset(context, noise), (jnp.float32(0.0), jnp.float32(0.0)))
-
-    def observe(self, context: Context, state: Wrapped) -> Scalars:
-        return self.env.observe(context, state.inside)
+    def own_start(self) -> tuple[Any, ...]:
+        return jnp.float32(0.0), jnp.float32(0.0)
 
     def step(self, context: Context, state: Wrapped, action: Scalars, noise: Scalars) -> Step:
         after = self.env.step(context, state.inside, action, noise)
@@ -166,18 +171,18 @@ class DelayedRewards(Wrapper):
 
 
 @dataclass(frozen=True)
-class TimeLimit(Wrapper):
+class TimeLimit(Stateful):
     """End episodes after so many steps, and show the share of them that is left as the last observation."""
 
     steps: int = 100
 
     num_observations = property(lambda self: self.env.num_observations + 1)
 
-    def reset(self, context: Context, noise: Scalars) -> Wrapped:
-        return Wrapped(self.env.reset(context, noise), (jnp.float32(0.0),))
+    def own_start(self) -> tuple[Any, ...]:
+        return (jnp.float32(0.0),)
 
     def observe(self, context: Context, state: Wrapped) -> Scalars:
-        return *self.env.observe(context, state.inside), 1.0 - state.own[0] / self.steps
+        return *super().observe(context, state), 1.0 - state.own[0] / self.steps
 
     def step(self, context: Context, state: Wrapped, action: Scalars, noise: Scalars) -> Step:
         after, elapsed = self.env.step(context, state.inside, action, noise), state.own[0] + 1.0
@@ -185,19 +190,12 @@ class TimeLimit(Wrapper):
 
 
 @dataclass(frozen=True)
-class StickyActions(Wrapper):
+class StickyActions(Stateful):
     """Take the last action again with a probability; the first one is 0."""
 
     chance: float = 0.1
 
     step_noise = property(lambda self: self.env.step_noise + 1)
-
-    def reset(self, context: Context, noise: Scalars) -> Wrapped:
-        idle = jnp.float32(0.0) if self.num_choices is None else jnp.int32(0)
-        return Wrapped(self.env.reset(context, noise), (idle,) * self.num_actions)
-
-    def observe(self, context: Context, state: Wrapped) -> Scalars:
-        return self.env.observe(context, state.inside)
 
     def step(self, context: Context, state: Wrapped, action: Scalars, noise: Scalars) -> Step:
         sticks = to_uniform(noise[-1], 0.0, 1.0) < self.chance

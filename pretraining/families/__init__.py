@@ -12,33 +12,14 @@ from typing import Any, NamedTuple
 from metastep import InputError
 from metastep.envs import Acrobot, CartPoleV1, Env, MountainCar, Pendulum, register
 from pretraining import wrappers as w
-from pretraining.families.asterix import Asterix
-from pretraining.families.bandit import Bandit, ContinuousBandit
-from pretraining.families.beam import Beam
-from pretraining.families.breakout import Breakout
-from pretraining.families.car import Car
-from pretraining.families.catch import Catch
-from pretraining.families.door import Door
-from pretraining.families.drone import Drone
-from pretraining.families.freeway import Freeway
-from pretraining.families.grid import Grid
-from pretraining.families.integrator import Integrator
-from pretraining.families.key import Key
+from pretraining.families.games import Asterix, Breakout, Catch, Freeway, Pursuit
 from pretraining.families.lander import Lander
-from pretraining.families.network import DiscreteNetwork, RandomNetwork
-from pretraining.families.prey import Prey
-from pretraining.families.pursuit import Pursuit
-from pretraining.families.queues import Queues
+from pretraining.families.motion import Beam, Integrator, Springs, Swing, TwoPoles
+from pretraining.families.navigation import Door, Grid, Key, Room
 from pretraining.families.reacher import Reacher
-from pretraining.families.river import River
 from pretraining.families.robots import Hopper, Runner, Swimmer, Walker, Worm
-from pretraining.families.room import Room
-from pretraining.families.springs import DiscreteSprings, Springs
-from pretraining.families.stock import Stock
-from pretraining.families.swing import Swing
-from pretraining.families.tabular import Tabular
-from pretraining.families.tanks import Tanks
-from pretraining.families.two_poles import TwoPoles
+from pretraining.families.systems import Car, DiscreteNetwork, Drone, Prey, RandomNetwork, Stock, Tanks
+from pretraining.families.tables import Bandit, ContinuousBandit, Queues, River, Tabular
 
 
 class Setting(NamedTuple):
@@ -69,7 +50,7 @@ TRAINING: dict[str, Setting] = {
     "reacher-discrete": Setting(Reacher, 100, 0.95, (*_DISCRETE, *_BOTH)),
     "reacher-noisy": Setting(Reacher, 150, 0.99, (*_NOISY, *_PAID)),
     "springs": Setting(Springs, 100, 0.98, _BOTH),
-    "springs-discrete": Setting(DiscreteSprings, 100, 0.98, _PAID),
+    "springs-discrete": Setting(Springs, 100, 0.98, (*_DISCRETE, *_PAID)),
     "springs-late": Setting(Springs, 150, 0.99, (partial(w.DelayedObservations, steps=2),)),
     "two-poles": Setting(TwoPoles, 300, 0.99, _BOTH),
     "two-poles-noisy": Setting(TwoPoles, 200, 0.98, (partial(w.NoisyObservations, sigma=0.02), w.StickyActions)),

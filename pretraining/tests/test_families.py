@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 
 from metastep import InputError, load_experiment, make_env
+from metastep.envs import planar as engine
 from metastep.envs.cartpole import CartPoleState
-from metastep.envs.planar import engine
-from metastep.envs.planar.engine import CheetahState
+from metastep.envs.planar import CheetahState
 from metastep.testing import check_env
 from pretraining.families import SETTINGS, TEST, TRAINING, build, robots
 from pretraining.families.__main__ import main, play
-from pretraining.families.breakout import Breakout, BreakoutState
-from pretraining.families.freeway import Freeway, FreewayState
-from pretraining.families.prey import Prey, PreyState
+from pretraining.families.games import Breakout, BreakoutState, Freeway, FreewayState
+from pretraining.families.motion import Springs, SpringsState, TwoPoles, TwoPolesState
 from pretraining.families.robots import DT, Hopper, Swimmer
-from pretraining.families.springs import Springs, SpringsState
-from pretraining.families.tabular import Tabular, TabularState
-from pretraining.families.two_poles import TwoPoles, TwoPolesState, derivative
+from pretraining.families.systems import Prey, PreyState
+from pretraining.families.tables import Number, Tabular
 
 PRESETS = sorted((Path(__file__).parents[1] / "presets").glob("*.toml"))
 # In every run a share of the table, with each wrapper at least once; all of it in `make soak`.
@@ -141,9 +139,9 @@ def test_free_springs_and_populations_keep_what_their_equations_keep() -> None:
     loose, wild = task_of(springs, 1.0, 4.0, 0.0, 1.0, 0.0), task_of(prey, 0.8, 1.2, 0.7, 1.0)
 
     def energy(state: SpringsState) -> Any:
-        ends = (jnp.float32(0.0), *state.places, jnp.float32(0.0))
+        ends = (jnp.float32(0.0), *state[:3], jnp.float32(0.0))
         stretched = sum((right - left) ** 2 for left, right in pairwise(ends))
-        return 0.5 * 4.0 * stretched + 0.5 * sum(speed**2 for speed in state.speeds)
+        return 0.5 * 4.0 * stretched + 0.5 * sum(speed**2 for speed in state[3:])
 
     def kept(state: PreyState) -> Any:
         return 1.2 * (state.prey - jnp.log(state.prey)) + 0.8 * (state.predators - jnp.log(state.predators))
@@ -153,7 +151,7 @@ def test_free_springs_and_populations_keep_what_their_equations_keep() -> None:
         second = prey.step(wild, states[1], numbers(-1.0, -1.0), numbers(0.0, 0.0)).state
         return (first, second), (energy(states[0]), kept(states[1]))
 
-    start = SpringsState(*numbers((0.2, -0.1, 0.3), (0.1, 0.0, -0.2))), PreyState(*numbers(1.5, 0.6))
+    start = SpringsState(*numbers(0.2, -0.1, 0.3, 0.1, 0.0, -0.2)), PreyState(*numbers(1.5, 0.6))
     for found in jax.jit(lambda: jax.lax.scan(move, start, None, length=100)[1])():
         np.testing.assert_allclose(found, found[0], rtol=5e-3)
 
@@ -163,15 +161,15 @@ def test_a_pole_without_mass_leaves_the_other_one_as_in_cartpole() -> None:
     poles, one = TwoPoles(), make_env("cartpole-v1")
     task, other = task_of(poles, 0.8, 0.1, 0.0, 0.5, 0.1, 9.0), task_of(one, 0.8, 0.1, 0.5, 9.0)
     position, speed, angle, spin, idle = (jnp.float32(value) for value in (0.3, -0.5, 0.2, 0.7, 0.0))
-    found = derivative(task, TwoPolesState(position, (angle, idle), speed, (spin, idle)), task.force)
+    found = poles.derivative(task, TwoPolesState(position, angle, idle, speed, spin, idle), task.force)
     after = one.step(other, CartPoleState(position, speed, angle, spin), (jnp.int32(1),), ()).state
     expected = (after.velocity - speed) / 0.02, (after.angular_velocity - spin) / 0.02
-    np.testing.assert_allclose((found.speed, found.spins[0]), expected, rtol=1e-4)
+    np.testing.assert_allclose((found.speed, found.spin_1), expected, rtol=1e-4)
 
 
 def test_rows_of_tables_sum_to_one_and_say_how_often_states_are_reached() -> None:
     env = Tabular(states=5, num_choices=2)
-    task, state = task_of(env, 0.37), TabularState(jnp.int32(3))
+    task, state = task_of(env, 0.37), Number(jnp.int32(3))
     _, row = env.row(task, state, jnp.int32(1))
     noise = jax.random.normal(jax.random.key(0), (4000,))
     reached = jax.vmap(lambda z: env.step(task, state, (jnp.int32(1),), (z,)).state.number)(noise)
@@ -207,7 +205,7 @@ def test_freeway_pays_on_the_other_side_and_cars_lead_back() -> None:
     env = Freeway()
     task = task_of(env, 0.5, 0.0, 1.0)
     away = FreewayState(jnp.float32(8.0), numbers(*[3.0] * 8))
-    hit = away._replace(row=jnp.float32(2.0), cars=numbers(3.0, 3.0, -0.1, *[3.0] * 5))
+    hit = away._replace(row=jnp.float32(2.0), cars=numbers(3.0, 3.0, 0.6, *[3.0] * 5))
     over, back = (env.step(task, state, (jnp.int32(2),), ()) for state in (away, hit))
     assert (float(over.reward), float(over.state.row)) == (1.0, 0.0)
     assert (float(back.reward), float(back.state.row)) == (0.0, 0.0)

@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from metastep.envs import choices_of
 from pretraining import wrappers
-from pretraining.families.beam import Beam
-from pretraining.families.catch import Catch
+from pretraining.families.games import Catch
+from pretraining.families.motion import Beam
 
 BEAM = Beam()
 STEPS = 12
