@@ -1,9 +1,8 @@
 """Run independent calls in threads, in local processes, or on a Dask cluster, and prepare the cores and devices they use.
 
 XLA rounds large sums according to its number of threads, so it gets one thread in every process, and several processes keep the
-cores busy. They take seconds to start: a command works in threads until that pays. The executors are `concurrent.futures`,
-joblib's loky and `distributed.Client.get_executor`. Written here is what none of them does: move from threads to processes when
-work turns out to be long, and bound the number of submitted calls.
+cores busy. They take seconds to start: a command works in threads until that pays. No executor of `concurrent.futures`, loky or
+Dask does what is written here: move from threads to processes when work is long, and bound the number of submitted calls.
 """
 
 import math
@@ -71,8 +70,7 @@ def prepare_jax(device: str | None) -> None:
         with suppress(RuntimeError):  # a user without a home, as in many containers: nothing is kept
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
             jax.config.update("jax_compilation_cache_dir", str(cache))
-    # Cache small programs, too: every worker process needs all of them.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # every worker process needs small ones, too
     try:
         found = jax.devices()[0].platform
     except Exception as error:  # some backends raise, others break one of JAX's assertions
@@ -113,8 +111,7 @@ def using(pool: Pool) -> Iterator[Pool]:
 @contextmanager
 def executor(number: int, listener: Listener) -> Iterator[Pool]:
     """Open the pool for calls of which this machine runs `number` at a time; `listener` receives their progress."""
-    # Without XLA's single thread other processes would round differently.
-    can_switch = number > 1 and os.environ.get("PJRT_NPROC") == "1"
+    can_switch = number > 1 and os.environ.get("PJRT_NPROC") == "1"  # or other processes would round differently
     seconds = patience(count_threads(None)) - _worked if can_switch else math.inf
     pool = _clusters[-1] if _clusters else LocalPool(number, seconds)
     with pool.open(listener):

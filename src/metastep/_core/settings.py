@@ -24,8 +24,7 @@ def fits_float32(value: float) -> bool:
 
 FLOAT32 = "must be from 1.2e-38 to 3.4e38 in size, or 0 where 0 is allowed, so that float32 can hold it"
 
-Float = Annotated[float, Predicate(fits_float32)]
-"""A number that goes into a simulation."""
+Float = Annotated[float, Predicate(fits_float32)]  # a number that goes into a simulation
 Count = Annotated[int, Ge(1), Le(10**9)]
 Several = Annotated[int, Ge(2), Le(10**9)]  # an interval over tasks needs two
 Share = Annotated[Float, Ge(0.0), Le(1.0)]
@@ -47,8 +46,7 @@ _PLAINER = {
     "predicate_failed": FLOAT32,
 }
 
-REQUIRED = inspect.Parameter.empty
-"""The default of a parameter that has none."""
+REQUIRED = inspect.Parameter.empty  # the default of a parameter that has none
 T = TypeVar("T")
 
 

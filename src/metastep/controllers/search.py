@@ -16,8 +16,8 @@ from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, update
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.engine import compiled
-from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold_over, on_cpu, simulate
+from metastep.simulation.engine import compiled, is_compiled, stream, whole
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, discounted_returns, fold_over, on_cpu, simulate
 
 _SIDE_BY_SIDE = 8  # candidates simulated at once share random numbers; more would leave the processor's cache
 
@@ -86,7 +86,7 @@ def _batch(mdp: EpisodicMetaMDP, learners: Learners) -> Trajectories | None:
     """Return the current batch if it was kept, or has to be; None where a compiled function better simulates it again."""
     if learners.episodes is not None:
         return learners.episodes
-    if _is_along_a_line(mdp) and mdp.estimator.engine.is_compiled:
+    if _is_along_a_line(mdp) and is_compiled(mdp.env):
         return None
     return mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
 
@@ -167,13 +167,16 @@ class HOOF(NumericController):
 
 
 def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
-    engine, rollout = mdp.estimator.engine, mdp.estimator.rollout
+    rollout = mdp.estimator.rollout
 
     def price(candidate: Array) -> Array:
         theta = updated(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
-        return engine.mean_return(rollout, theta, learners.context, learners.controller_key)
+        batch = rollout, theta, learners.context, learners.controller_key
+        return jnp.mean(discounted_returns(*batch), axis=0) if is_compiled(mdp.env) else stream(*batch).mean_return
 
-    return engine.map(price, candidates, _SIDE_BY_SIDE)
+    if is_compiled(mdp.env):
+        return lax.map(price, candidates, batch_size=_SIDE_BY_SIDE)
+    return jnp.stack([price(candidate) for candidate in candidates])
 
 
 def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
@@ -181,8 +184,8 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 
     The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
-    search = partial(mdp.estimator.engine.whole(_search), mdp.simulated(), learners)
-    if not (mdp.estimator.engine.is_compiled and on_cpu()):
+    search = partial(whole(mdp.env, _search), mdp.simulated(), learners)
+    if not (is_compiled(mdp.env) and on_cpu()):
         return search(candidates)
     # On a CPU a block uses one processor; idle ones take some of the candidates.
     few = [candidates[start : start + _SIDE_BY_SIDE] for start in range(0, len(candidates), _SIDE_BY_SIDE)]

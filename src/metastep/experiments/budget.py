@@ -24,7 +24,7 @@ from metastep.experiments.stages import some_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
 from metastep.search.evolution import Search
-from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
+from metastep.simulation.engine import blocks_at_once, fills_batches, is_compiled
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -108,7 +108,7 @@ def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
             takes = f"what depends on it takes about {human(needed)}B of memory, {human(there)}B are available"
             raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks or cores.")
     require_free_space(run.path, budget.disk)
-    pace = "in JAX" if engine_of(run.mdp.env).is_compiled else "on the host"
+    pace = "in JAX" if is_compiled(run.mdp.env) else "on the host"
     pace = "with learning" if isinstance(run.mdp, ActorCriticMDP) else pace
     days = budget.steps / STEPS_PER_SECOND[pace] / 86400.0
     if days > MOST_DAYS and not anyway:

@@ -21,7 +21,7 @@ from metastep.envs.small import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes
-from metastep.simulation.engine import compiled, engine_of
+from metastep.simulation.engine import compiled, is_compiled
 from metastep.simulation.rollouts import Rollout, discounted_returns
 
 Floats = NDArray[np.float64]
@@ -116,7 +116,7 @@ def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) 
 
     The constant is zero where no return changes, or none can be measured.
     """
-    if not engine_of(rollout.env).is_compiled:
+    if not is_compiled(rollout.env):
         return 0.0, 0
     enough = replace(rollout, num_episodes=max(rollout.num_episodes, 100))  # fewer may agree by chance
     pairs = context_pairs(np.random.default_rng(0), space := rollout.env.context_space, num_pairs)

@@ -41,7 +41,7 @@ from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import whole
 
 _SECONDS_BETWEEN_PARTS = 20.0
 _POLICY, _MARKER = "policy.safetensors", "learning.json"
@@ -146,7 +146,7 @@ def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float
     assert isinstance(mdp, ActorCriticMDP)
     num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
-    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
+    rewards, ended = whole(mdp.env, _first_episodes)(sampler, *tasks)
     # Until the first end: an environment that restarts does so in the same array.
     totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
     return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))

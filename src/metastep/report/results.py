@@ -153,15 +153,14 @@ def chosen(findings: Findings) -> list[Picture]:
     """Draw over the updates what was chosen: all hyperparameters of the target, or steps, of each kind that can share an axis."""
     comparison, target = findings.comparison, findings.comparison.record(findings.target)
 
-    def panel(title: str, shown: Sequence[tuple[MethodRecord, int]], *, is_named: bool = True, **look: Any) -> Panel:
+    def panel(title: str, shown: Sequence[tuple[MethodRecord, int]], *, is_named: bool = True, **axis: Any) -> Panel:
         """Draw one column of the hyperparameters of each method."""
         lines = []
         for record, column in shown:
             is_main, values = record == target, comparison.hyperparameters[comparison.index(record.name), :, :, column]
-            line = fig.line_of(comparison, record.name, values, is_main=is_main)
-            has_band = is_main or (record.is_yardstick and not target.choices)
-            lines.append(line._replace(has_band=has_band, label=line.label if is_named else ""))
-        return fig.curves(title, lines, first=1, **look)
+            look: Any = {"is_main": is_main, "has_band": is_main or (record.is_yardstick and not target.choices)}
+            lines.append(fig.line_of(comparison, record.name, values, **look, **({} if is_named else {"label": ""})))
+        return fig.curves(title, lines, first=1, **axis)
 
     panels: list[Panel] = []
     for name, scale in target.choices:

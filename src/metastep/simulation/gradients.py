@@ -12,7 +12,7 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
 from metastep.policies import Arrays, Policy, flatten
-from metastep.simulation.engine import Engine, compiled, engine_of
+from metastep.simulation.engine import compiled, stream, trajectories
 from metastep.simulation.rollouts import Rollout, Sums, Trajectories, sums_of
 
 FisherSolver = Literal["closed", "cg", "truncated"]
@@ -196,15 +196,9 @@ class Estimator:
         """How the natural gradient is computed; without a closed form there are only products with the Fisher matrix."""
         return self.fisher or "closed" if self.rollout.policy.is_linear else "cg"
 
-    @property
-    def engine(self) -> Engine:
-        """What simulates."""
-        return engine_of(self.rollout.env)
-
     def batch(self, theta: Array, context: Array, key: Array) -> Batch:
         """Simulate what an estimate is computed from."""
-        simulate = self.engine.trajectories if self.solver == "cg" else self.engine.stream
-        return simulate(self.rollout, theta, context, key)
+        return (trajectories if self.solver == "cg" else stream)(self.rollout, theta, context, key)
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Return the estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
@@ -212,7 +206,7 @@ class Estimator:
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
         """Return the episodes behind the estimate with the same arguments."""
-        return self.engine.trajectories(self.rollout, theta, context, key)
+        return trajectories(self.rollout, theta, context, key)
 
 
 def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:

@@ -51,9 +51,9 @@ def check_env(
 ) -> None:
     """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`, or of `metastep.envs.HostEnv`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated`
-    are scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal
-    has an effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
+    Checked: declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated` are
+    scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal has an
+    effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
 
     Args:
         num_episodes, horizon, seed: of the simulations; longer ones where the context matters late in an episode.
@@ -129,10 +129,9 @@ def check_host_env(
 ) -> None:
     """Raise `InputError` with one sentence unless `env` keeps the contract of `metastep.envs.HostEnv`.
 
-    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is and earns
-    nothing; that the arguments are not written to (they are read-only, here as in a run); that an episode depends on no other
-    episode or learner; and, where episodes have `restart`, that it restarts those it should, also after their end, and no others.
-    Not `thorough`, neighbours and `restart` are left out.
+    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is; that no
+    argument is written to; and, if `thorough`, that an episode depends on no other episode or learner, and that `restart`, where
+    episodes have it, restarts those it should, also after their end, and no others.
     """
     subject = declared(env)
     subject.has_methods("start_episodes")
