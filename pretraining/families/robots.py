@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from metastep.envs import Context, ContextSpace, Step, to_uniform
-from metastep.envs.planar import engine
-from metastep.envs.planar.engine import CheetahState, Load
-from metastep.envs.planar.model import NUM_SLIDES, Body, Cheetah, Impedance, Point, Sphere
+from metastep.envs import planar as engine
+from metastep.envs.planar import NUM_SLIDES, Body, Cheetah, CheetahState, Impedance, Load, Point, Sphere
 
 DT, SKIP, ITERATIONS = 0.01, 4, 4  # s, physics steps an action, and Newton steps of each
 RADIUS, DENSITY = 0.05, 4.0  # m, of limbs, and kg/m

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from metastep import InputError, load_experiment, make_env
+from metastep.envs import planar as engine
 from metastep.envs.cartpole import CartPoleState
-from metastep.envs.planar import engine
-from metastep.envs.planar.engine import CheetahState
+from metastep.envs.planar import CheetahState
 from metastep.testing import check_env
 from pretraining.families import SETTINGS, TEST, TRAINING, build, robots
 from pretraining.families.__main__ import main, play
