@@ -167,8 +167,7 @@ class MinibatchStats(NamedTuple):
     def of_the_update(self, reported: Iterable[str], each_epoch: int, xp: Any) -> dict[str, Any]:
         """Return means over the last epoch or over all minibatches, of what the loop reports, and how many there were."""
         num = xp.maximum(self.minibatches, 1)
-        own = [name for name in PER_MINIBATCH if name in reported]
-        own += ["last_clip_fraction"] if "clip_fraction" in own else []
+        own = [name for name in self._fields[1:] if name.removeprefix("last_") in reported]
         each = {name: (num - 1) % each_epoch + 1 if name in _OF_AN_EPOCH else num for name in own}
         means = {name: getattr(self, name) / count for name, count in each.items()}
         return means | {"gradient_steps": xp.asarray(self.minibatches, np.float32)}
@@ -237,19 +236,12 @@ class Observed(NamedTuple):
     movement: Movement | None
 
 
-def observed(
-    features: Sequence[str],
-    reported: Mapping[str, Any],
-    memory: Memory,
-    budget: float,
-    xp: Any,
-    movement: Movement | None = None,
-) -> Observed:
-    """Compute features by name from what a loop reports.
+def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, budget: float, xp: Any) -> Observed:
+    """Compute features by name from what a loop reports, and the `memory` and `movement` of a learner's state.
 
     Before the first update, diagnostics of the last one are 0, and NumPy loops need not report them.
     """
-    found = dict(reported)
+    found, memory, movement = dict(reported), state.memory, state.movement
     for name in found:
         if name not in DIAGNOSTICS and name not in features:
             allowed = [*dict.fromkeys((*asked_for(features), *DIAGNOSTICS))]
@@ -261,9 +253,8 @@ def observed(
         flat = found["parameters"]
         before = movement or Movement(flat, xp.zeros_like(flat))
         if before.parameters.shape != flat.shape:
-            raise InputError(
-                f"diagnostics: parameters has {flat.size} numbers, before it had {before.parameters.size}."
-            )
+            num = before.parameters.size
+            raise InputError(f"diagnostics: parameters has {flat.size} numbers, before it had {num}.")
         moved, lengths = before.after(flat, xp)
         movement, found = moved if movement or np.isfinite(lengths["step_norm"]) else None, found | lengths | found
     sizes = {name: np.shape(found[name])[-1] for name in ("values", "targets") if name in found}

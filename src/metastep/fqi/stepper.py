@@ -93,9 +93,8 @@ class Stepper:
         if record is not None:
             self.num_updates = self._restore(record)
             if num_updates not in (None, self.num_updates):
-                raise InputError(
-                    f"num_updates is {num_updates}, allowed is the {self.num_updates} of the record, or none."
-                )
+                allowed = f"allowed is the {self.num_updates} of the record, or none"
+                raise InputError(f"num_updates is {num_updates}, {allowed}.")
             return
         configuration = model.record.configuration
         experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
@@ -192,8 +191,7 @@ class Stepper:
         """
         if self.minibatches is not None:
             reported = {**reported, **state.gathered.of_the_update(reported, self.minibatches, xp)}
-        budget, parts = float(self.num_updates), [xp.zeros(0, xp.float32)]
-        found = observed(self.features, reported, state.memory, budget, xp, state.movement)
+        found, parts = observed(self.features, reported, state, self.num_updates, xp), [xp.zeros(0, xp.float32)]
         for name, size in self.model.record.keywords.items():
             parts.append(xp.ravel(xp.asarray(found.features[name], xp.float32)))
             if parts[-1].size != size:

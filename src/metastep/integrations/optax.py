@@ -24,7 +24,7 @@ from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_nu
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
-_KEYS, _NAMES = {"stepsize": "learning_rate"}, {"learning_rate": "stepsize"}  # the rate has optax's name in the state
+_KEYS = {"stepsize": "learning_rate"}  # the rate has optax's name in the state
 
 
 class LearnedRateState(NamedTuple):
@@ -61,16 +61,8 @@ def learned_rate(
     require_settings(fitted, "learned_rate", instead="use learned_update")
     init, propose = learned_update(fitted, num_updates, outside=outside, minibatches=minibatches, name=name)
 
-    def update(
-        updates: Any,
-        state: LearnedRateState,
-        params: Any = None,
-        *,
-        diagnostics: Mapping[str, Any] | None = None,
-        begins: bool | Array = True,
-        **extra_args: Any,
-    ) -> tuple[Any, LearnedRateState]:
-        values, state = propose(state, diagnostics, params, begins=begins)
+    def update(updates: Any, state: LearnedRateState, params: Any = None, **given: Any) -> tuple[Any, LearnedRateState]:
+        values, state = propose(state, given.get("diagnostics"), params, begins=given.get("begins", True))
         return jax.tree.map(lambda leaf: (-values["stepsize"] * leaf).astype(leaf.dtype), updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -141,12 +133,13 @@ def learned_update(
         # What is remembered is finite, unlike what is gathered.
         memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
         values = {}
-        for each, number in found.hyperparams.items():
-            ends = np.array([branch[_NAMES.get(each, each)] for branch in branches], np.float32)  # (branches, 2)
+        for each in chosen:
+            number = found.hyperparams[key := _KEYS.get(each, each)]
+            ends = np.array([branch[each] for branch in branches], np.float32)  # (branches, 2)
             # The nearest number of all ranges; a choice among several has one range of a single number for each.
             near = jnp.clip(jnp.nan_to_num(number, nan=ends.min()), ends[:, 0], ends[:, 1])
             nearest = near[jnp.argmin(jnp.abs(near - number))]
-            values[each] = jnp.round(nearest) if each in WHOLE else nearest
+            values[key] = jnp.round(nearest) if each in WHOLE else nearest
         return LearnedRateState(values, memory, movement, found.gathered)
 
     def init(params: Any) -> LearnedRateState:
