@@ -7,7 +7,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from metastep.envs import Context, ContextSpace, Step, planar, to_uniform
+from metastep.envs import Context, ContextSpace, Step, to_uniform
+from metastep.envs import planar as engine
 from metastep.envs.planar import NUM_SLIDES, Body, Cheetah, CheetahState, Impedance, Load, Point, Sphere
 
 DT, SKIP, ITERATIONS = 0.01, 4, 4  # s, physics steps an action, and Newton steps of each
@@ -97,7 +98,7 @@ class Robot:
         """Return how high the root is where all angles are zero and the lowest limb touches the floor."""
         robot = self.model(context)
         nothing = (jnp.zeros_like(context.gear),) * (NUM_SLIDES + len(robot.bodies))
-        pose = planar.pose_of(robot, nothing)
+        pose = engine.pose_of(robot, nothing)
         tips = [pose[sphere.body].height + pose[sphere.body].turned(sphere.centre).z for sphere in robot.spheres]
         return RADIUS - reduce(jnp.minimum, tips, jnp.zeros_like(context.gear))
 
@@ -133,7 +134,7 @@ class Robot:
         self, context: Context, robot: Cheetah, state: CheetahState, torques: tuple[Array, ...]
     ) -> CheetahState:
         """Return the state after one physics step."""
-        return planar.step(robot, state, torques, ITERATIONS)
+        return engine.step(robot, state, torques, ITERATIONS)
 
 
 @dataclass(frozen=True)
@@ -188,10 +189,10 @@ class Swimmer(Robot):
     def physics(
         self, context: Context, robot: Cheetah, state: CheetahState, torques: tuple[Array, ...]
     ) -> CheetahState:
-        pose = planar.pose_of(robot, state.position)
+        pose = engine.pose_of(robot, state.position)
         loads = []
         for limb, body, placed, motion in zip(
-            self.limbs, robot.bodies, pose, planar.motions(robot, pose, state.velocity), strict=True
+            self.limbs, robot.bodies, pose, engine.motions(robot, pose, state.velocity), strict=True
         ):
             centre, along, length = (
                 placed.turned(body.centre),
@@ -204,10 +205,10 @@ class Swimmer(Robot):
             spun = -motion.spin * length**2 / 12.0
             drag = context.drag * length
             loads.append(Load(drag * force.x, drag * force.z, drag * spun).moved(centre))
-        forces = planar.smooth_forces(robot, pose, state.position, state.velocity, torques)
-        forces = [a + b for a, b in zip(forces, planar.joint_forces(robot, pose, loads), strict=True)]
+        forces = engine.smooth_forces(robot, pose, state.position, state.velocity, torques)
+        forces = [a + b for a, b in zip(forces, engine.joint_forces(robot, pose, loads), strict=True)]
         hinges = [body.armature + DT * body.damping for body in robot.bodies]
-        rates = planar.solve(planar.assemble(robot, pose, planar.inertias(robot, pose), hinges), forces)
+        rates = engine.solve(engine.assemble(robot, pose, engine.inertias(robot, pose), hinges), forces)
         velocity = tuple(speed + DT * rate for speed, rate in zip(state.velocity, rates, strict=True))
         return CheetahState(
             tuple(at + DT * speed for at, speed in zip(state.position, velocity, strict=True)), velocity, rates

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from metastep import InputError, load_experiment, make_env
-from metastep.envs import planar
+from metastep.envs import planar as engine
 from metastep.envs.cartpole import CartPoleState
 from metastep.envs.planar import CheetahState
 from metastep.testing import check_env
@@ -115,9 +115,9 @@ def test_a_chain_of_links_without_drag_keeps_its_momentum_and_energy(monkeypatch
         robot = env.model(task)._replace(bodies=tuple(body._replace(damping=0.0) for body in env.model(task).bodies))
 
         def laws(state: CheetahState, robot: Any = robot) -> Any:
-            pose = planar.pose_of(robot, state.position)
-            matrix = planar.assemble(
-                robot, pose, planar.inertias(robot, pose), [body.armature for body in robot.bodies]
+            pose = engine.pose_of(robot, state.position)
+            matrix = engine.assemble(
+                robot, pose, engine.inertias(robot, pose), [body.armature for body in robot.bodies]
             )
             masses = jnp.stack(
                 [jnp.stack([jnp.asarray(matrix[max(i, j), min(i, j)]) for j in range(5)]) for i in range(5)]
