@@ -1,7 +1,7 @@
 """Three masses in a row between two walls, joined by springs: push the first one so that the last one rests at a target."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -32,7 +32,7 @@ class Springs:
 
     name, packages = "springs", ()
     num_observations, num_actions, reset_noise, step_noise = 7, 1, 3, 0
-    action_range: tuple[float, float] | None = (-1.0, 1.0)
+    action_range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> SpringsState:
         first, second, third = (to_uniform(normal, -0.2, 0.2) for normal in noise)
