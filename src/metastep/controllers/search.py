@@ -71,8 +71,7 @@ def _price(tilt: _Tilt, scale: Array) -> Prices:
 
     WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so nothing overflows.
     """
-    log_weight = scale * tilt.cross - 0.5 * scale**2 * tilt.square
-    weight = jax.nn.softmax(log_weight, axis=0)  # over episodes
+    weight = jax.nn.softmax(scale * tilt.cross - 0.5 * scale**2 * tilt.square, axis=0)  # over episodes
     divergence = 0.5 * scale**2 * jnp.sum(tilt.square, axis=0) / tilt.num_steps
     return Prices(jnp.sum(weight * tilt.returns, axis=0), divergence, 1.0 / jnp.sum(weight * weight, axis=0))
 

@@ -40,8 +40,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     """Describe how far test contexts, also outside the environment's range, lie from a run's training contexts."""
     run = Run.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.
-    section = run.config.env.model_copy(update={"fixed_context": None})
-    mdp = build_mdp(run.config.model_copy(update={"env": section}))
+    mdp = build_mdp(run.config.model_copy(update={"env": run.config.env.model_copy(update={"fixed_context": None})}))
     rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
@@ -57,10 +56,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
 def coverage_report(
     rollout: Rollout, policies: ArrayLike, train_contexts: ArrayLike, test_contexts: ArrayLike, *, num_pairs: int = 32
 ) -> list[str]:
-    """Describe the distances of test tasks to training tasks in a few sentences, with their price in return.
-
-    Where no bound is known, the returns of policies (policies, parameters) are measured in `num_pairs` pairs of tasks.
-    """
+    """Describe distances of test tasks to training tasks, with their price: a bound, or measured for these policies."""
     space = rollout.env.context_space
     train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
     bound = known_constant(rollout)
@@ -112,10 +108,7 @@ def known_constant(rollout: Rollout) -> float | None:
 
 
 def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> tuple[float, int]:
-    """Return the steepest change of the return over the distance in box widths, and of how many policies with finite returns.
-
-    The constant is zero where no return changes, or none can be measured.
-    """
+    """Return the steepest change of the return per box width, 0 where none can be measured, and of how many finite policies."""
     if not is_compiled(rollout.env):
         return 0.0, 0
     enough = replace(rollout, num_episodes=max(rollout.num_episodes, 100))  # fewer may agree by chance
