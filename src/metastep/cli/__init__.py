@@ -170,13 +170,12 @@ def export(
 ) -> None:
     """Export a run's training data for other tools, to a new file."""
     from metastep.experiments.run import Run
+    from metastep.mdp.dataset import to_parquet
 
     if parquet is None and minari is None:
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
     data = Run.open(folder).dataset
     if parquet is not None:
-        from metastep.mdp.dataset import to_parquet
-
         to_parquet(data, parquet, force=force)
         print(parquet)
     if minari is not None:

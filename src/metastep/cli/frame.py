@@ -119,9 +119,8 @@ def watch(
         except ImportError:
             asked = "--workers" if scheduler is None else "--scheduler"
             raise InputError(f'{asked}: it needs an extra, install it with pip install "metastep[dask]".') from None
-        pool = dask.workers(workers or 1)
-        if scheduler is not None:
-            pool = dask.cluster_at(scheduler, tls_ca, tls_cert, tls_key)
+        tls = tls_ca, tls_cert, tls_key
+        pool = dask.workers(workers or 1) if scheduler is None else dask.cluster_at(scheduler, *tls)
         _AT_THE_END.enter_context(pool)
     return Terminal()
 

@@ -16,7 +16,7 @@ from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, update
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.engine import is_compiled, stream, whole
+from metastep.simulation.engine import compiled, is_compiled, stream, whole
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, discounted_returns, fold_over, on_cpu, simulate
 
 _SIDE_BY_SIDE = 8  # candidates simulated at once share random numbers; more would leave the processor's cache
@@ -71,8 +71,7 @@ def _price(tilt: _Tilt, scale: Array) -> Prices:
 
     WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so nothing overflows.
     """
-    log_weight = scale * tilt.cross - 0.5 * scale**2 * tilt.square
-    weight = jax.nn.softmax(log_weight, axis=0)  # over episodes
+    weight = jax.nn.softmax(scale * tilt.cross - 0.5 * scale**2 * tilt.square, axis=0)  # over episodes
     divergence = 0.5 * scale**2 * jnp.sum(tilt.square, axis=0) / tilt.num_steps
     return Prices(jnp.sum(weight * tilt.returns, axis=0), divergence, 1.0 / jnp.sum(weight * weight, axis=0))
 
@@ -92,11 +91,10 @@ def _batch(mdp: EpisodicMetaMDP, learners: Learners) -> Trajectories | None:
 
 
 def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, episodes: Trajectories | None) -> Prices:
-    rollout, rule = mdp.estimator.rollout, mdp.rule
-    policy, estimate, state = rollout.policy, learners.estimate, learners.rule_state
+    rollout, policy = mdp.estimator.rollout, mdp.estimator.rollout.policy
     if _is_along_a_line(mdp):
         origin, one = jnp.zeros_like(learners.theta), mdp.space.named(jnp.ones_like(candidates[0]))
-        direction = rule.apply(origin, estimate, one, state).theta.T
+        direction = mdp.rule.apply(origin, learners.estimate, one, learners.rule_state).theta.T
         tilt = _tilt(rollout, learners, lambda observation: policy.mean(direction, observation), episodes)
         values = jax.vmap(partial(rule_values, mdp, learners))(candidates)
         return jax.vmap(partial(_price, tilt))(values["stepsize"])
@@ -113,12 +111,9 @@ def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, epis
     return lax.map(price_one, candidates)
 
 
-_compiled_price_all = jax.jit(_price_all, static_argnums=0)
-
-
 def price(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Prices:
     """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch."""
-    return _compiled_price_all(mdp.simulated(), learners, candidates, _batch(mdp, learners))
+    return compiled(_price_all)(mdp.simulated(), learners, candidates, _batch(mdp, learners))
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
@@ -132,9 +127,8 @@ def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
 def _best_draw(
     mdp: EpisodicMetaMDP, num_candidates: int, learners: Learners, bound: Array, episodes: Trajectories | None
 ) -> Array:
-    num_learners = learners.theta.shape[0]
-    draws = mdp.space.sample(learners.controller_key, num_candidates * num_learners)
-    candidates = draws.reshape(num_candidates, num_learners, mdp.space.num_coordinates)
+    draws = mdp.space.sample(learners.controller_key, num_candidates * len(learners.theta))
+    candidates = draws.reshape(num_candidates, -1, mdp.space.num_coordinates)
     best = choose(candidates, _price_all(mdp, learners, candidates, episodes), bound)
     return jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0]
 

@@ -21,7 +21,6 @@ from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.runs import BlockRun, Plan, carry_out
 
-_OF_THE_MODEL = ("observation", "meta_discount")  # settings that leave the learners of a comparison alone
 # Type and axes of the arrays: methods, tasks, updates, estimates (one more), hyperparameters, parameters, context.
 _ARRAYS: dict[str, tuple[Any, str]] = {
     "context": (np.float32, "tc"),
@@ -216,7 +215,8 @@ def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] =
     """Refuse to join results of different tasks, learners, software or device; settings named in `but` may differ."""
 
     def setting(comparison: Comparison) -> dict[str, Any]:
-        mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
+        of_models = dict.fromkeys(("observation", "meta_discount"))  # which leave the learners alone
+        mdp = comparison.settings.get("mdp", {}) | of_models
         return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
 
     if found := first_difference(setting(first), setting(second)):

@@ -67,8 +67,7 @@ def learn(
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
     mdp = dataclasses.replace(build_mdp(config), block_size=1).with_budget(total)
-    space = mdp.env.context_space
-    context = parse_task(task, space)
+    context = parse_task(task, space := mdp.env.context_space)
     require_available(mdp)
     values = {name: float(str(value)) for name, value in zip(space.names, context, strict=True)}
     learned = {"model": model.fingerprint, "task": values, "seed": seed, "num_updates": total}

@@ -32,9 +32,6 @@ from metastep.mdp.history import Transitions
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, differences_table, target_of
 
-_ROWS = 2000  # observations of the training data on which the packed model is compared with the whole one
-_REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
-
 
 def publish(
     runs: Sequence[Run],
@@ -120,7 +117,7 @@ def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[An
         content, small = storage.read_bytes(file), fqi.load_model(file)
     names = [part.name for part in whole.record.observation]
     seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in runs])
-    seen = seen[:: max(1, len(seen) // _ROWS)]
+    seen = seen[:: max(1, len(seen) // 2000)]  # enough to compare the two models on
     same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
     grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
     thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
@@ -198,9 +195,9 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
             raise InputError(f"publish: {first.env.name} and {other.env.name} must have the same {what}.")
     columns, parts, reaches = features.columns(first, first.observation), [], {}
     for name, run in families.items():
-        # Rewards are shares of the range of a family's returns, so that no family counts more than another.
+        # Rewards are shares of the middle 90 % of a family's returns, so that no family counts more than another.
         returns = np.concatenate([history.mean_return.ravel() for history in run.dataset.blocks()])
-        low, high = (float(end) for end in np.percentile(returns[np.isfinite(returns)], _REACH))
+        low, high = (float(end) for end in np.percentile(returns[np.isfinite(returns)], (5.0, 95.0)))
         if high <= low:
             raise InputError(f"Dataset {run.data_folder}: its returns do not vary, so there is nothing to learn.")
         reaches[name] = low, high - low

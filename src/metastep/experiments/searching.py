@@ -45,28 +45,23 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
     return mdp, search
 
 
-def course_file(run: Run, level: str) -> Path:
-    """Return the file that a level's search goes on from."""
-    return run.path / "search" / f"{level}.safetensors"
-
-
-def level_file(run: Run, level: str) -> Path:
-    """Return the file of a level's model."""
-    return run.path / "levels" / f"{level}.safetensors"
+def level_file(run: Run, level: str, folder: str = "levels") -> Path:
+    """Return the file of a level's model or, in the folder `search`, the one that its search goes on from."""
+    return run.path / folder / f"{level}.safetensors"
 
 
 def keep_course(run: Run, level: Level, course: Course) -> None:
     """Write where a search is."""
     numbers = {name: getattr(course, name) for name in evolution.NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
-    path = course_file(run, level)
+    path = level_file(run, level, "search")
     storage.create_folder(path.parent)
     storage.write_tensors(path, evolution.course_arrays(course), about)
 
 
 def kept_course(run: Run, level: Level) -> storage.Tensors | None:
     """Read and verify the file that a level's search goes on from, if it began."""
-    path = course_file(run, level)
+    path = level_file(run, level, "search")
     if not path.exists():
         return None
     content = storage.read_tensors(path)
@@ -105,7 +100,7 @@ def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -
         try:
             return None if content is None else evolution.course_from(content.arrays, content.metadata, like)
         except (InputError, KeyError, TypeError, ValueError) as error:
-            path = course_file(run, level)
+            path = level_file(run, level, "search")
             raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
 
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}

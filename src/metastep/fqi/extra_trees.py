@@ -21,7 +21,6 @@ from metastep._core.settings import check_fields
 from metastep.fqi.forest import LEAF, Forest, join, kernel, load_forest
 
 _LANES = 16  # features are padded to a multiple: compiled loops handle 16 float32 at once, fewer one by one
-_PIECES = 64  # of the rows that threads predict
 _CONSTANT = np.float32(1e-7)  # largest range of a feature that is constant in a node, as in scikit-learn
 
 
@@ -86,7 +85,7 @@ class ExtraTrees:
         blind = padded.copy()
         blind[:, num_features - 1] = 0.0  # what does not vary is never split
         halves = [forest(blind, y, seeds[: self.trees])]
-        left = y - np.concatenate(map_threads(halves[0][0].predict, np.array_split(matrix, _PIECES), threads))
+        left = y - np.concatenate(map_threads(halves[0][0].predict, np.array_split(matrix, 64), threads))
         halves.append(forest(padded, left, seeds[self.trees :]))
         # A forest is the mean of its trees; here it is the sum of two such means, each with its own importances.
         return join([own._replace(value=2.0 * own.value, importances=part * own.importances) for own, part in halves])

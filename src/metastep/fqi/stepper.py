@@ -121,7 +121,8 @@ class Stepper:
                 parts = (base64.b64decode(state.movement[name], validate=True) for name in Movement._fields)
                 self.movement = Movement(*np.stack([np.frombuffer(part, "<f4") for part in parts]))
             if self.movement is None or not np.isfinite(self.movement).all():
-                raise InputError("record: movement is damaged, allowed are two vectors of finite numbers in base64.")
+                allowed = "two vectors of as many finite numbers, in base64"
+                raise InputError(f"record: movement is damaged, allowed are {allowed}.")
         sums: dict[str, Any] = {name: np.nan if value is None else value for name, value in state.gathered}
         self.gathered = MinibatchStats(*(sums[name] for name in MinibatchStats._fields))
         if self.memory.updates:
@@ -172,14 +173,12 @@ class Stepper:
         require_bool(begins)
         given = as_diagnostics({} if diagnostics is None else diagnostics, more)
         if begins:
-            proposal = self._propose(given)
-        elif self._proposal is not None:
-            proposal = self._proposal
-        else:
+            self._propose(given)
+        if self._proposal is None:
             raise InputError("begins is False, allowed is True: nothing was proposed yet.")
         if self.minibatches is not None:
             self.gathered = self.gathered.after(given, begins, self.minibatches, np)
-        return proposal
+        return self._proposal
 
     def next_update(
         self, reported: Mapping[str, Any], state: Any, choose: Callable[[Any], Proposal], xp: Any
@@ -200,7 +199,7 @@ class Stepper:
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
         return proposal, found._replace(memory=found.memory._replace(rate=proposal.stepsize))
 
-    def _propose(self, numbers: dict[str, Any]) -> Proposal:
+    def _propose(self, numbers: dict[str, Any]) -> None:
         update = int(self.memory.updates)
         with np.errstate(all="ignore"):  # numbers that are not finite are seen below
             proposal, found = self.next_update(numbers, self, self._choose, np)
@@ -222,7 +221,6 @@ class Stepper:
                     entry[column] = float(found.diagnostics[name]) if name in found.diagnostics else ""
             saw = zip(self.model.record.feature_names, np.concatenate(list(self.last.values())), strict=True)
             self._log(update, entry | {f"saw {name}": float(value) for name, value in saw})
-        return proposal
 
     def _choose(self, row: NDArray[np.float32]) -> Proposal:
         self.model.check_reach(row, self.outside, self._warnings, stacklevel=6)

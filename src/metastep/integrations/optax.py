@@ -109,10 +109,10 @@ def learned_update(
             shape = jax.ShapeDtypeStruct((len(chosen),), jnp.float32)
             found = jax.pure_callback(act, shape, row, vmap_method="broadcast_all")
             return Proposal(dict(zip(chosen, found, strict=True)))
-        values, zero = fitted.values(row, jnp), jnp.float32(0.0)
-        checked = partial(jax.pure_callback, check, zero, row, vmap_method="broadcast_all")
+        values, nothing = fitted.values(row, jnp), jnp.float32(0.0)
+        checked = partial(jax.pure_callback, check, nothing, row, vmap_method="broadcast_all")
         # The host is called only where a number lies outside; the zero that it returns makes sure that it is.
-        zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: zero)
+        zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: nothing)
         return Proposal(values | {"stepsize": values["stepsize"] + zero})
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
@@ -146,8 +146,7 @@ def learned_update(
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory, gathered = jax.tree.map(jnp.float32, (Memory(), MinibatchStats()))
-        smallest = {each: min(branch[each][0] for branch in branches) for each in chosen}
-        values = {_KEYS.get(each, each): jnp.float32(number) for each, number in smallest.items()}
+        values = {_KEYS.get(each, each): jnp.float32(min(branch[each][0] for branch in branches)) for each in chosen}
         return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:

@@ -212,16 +212,11 @@ class LearnedRate(BaseCallback):
         wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
         each = -(-wanted // algorithm.n_envs)
         self._returns = Returns(algorithm.env, each, state.returns, algorithm._last_episode_starts)
-        if state.stepper is not None:
-            self.stepper = self.rates.stepper(None, self._outside, state.stepper, self._log)
-            self.stepper.num_updates = total  # those made and those to come
-        else:
-            self.stepper = self.rates.stepper(total, self._outside, log=self._log)
-            if not is_new:
-                text = (
-                    "the algorithm has been trained, but has no record of a stepper, which starts with an empty memory"
-                )
-                warnings.warn(f"LearnedRate: {text}.", stacklevel=2)
+        self.stepper = self.rates.stepper(None if state.stepper else total, self._outside, state.stepper, self._log)
+        self.stepper.num_updates = total  # those made and those to come
+        if state.stepper is None and not is_new:
+            text = "the algorithm has been trained, but has no record of a stepper, which starts with an empty memory"
+            warnings.warn(f"LearnedRate: {text}.", stacklevel=2)
         self.measured = dict(state.measured)
         self._has_warned, self._seen = False, {}
         # The algorithm's own from now on: the callback may serve another one later. The lists change with every step.

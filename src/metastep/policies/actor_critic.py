@@ -1,7 +1,7 @@
 """An actor and a critic, two tanh networks in one flat theta with named parts, and the distributions of the next action.
 
-Everything but `initial` is written for one learner, theta (parameters,); learners are batched with `jax.vmap`. Distributions
-take any leading axes; the last one holds the numbers of an action, or the choices.
+All but `initial` is written for one learner, theta (parameters,), to be batched with `jax.vmap`. Distributions take any leading
+axes; the last one holds the numbers of an action, or the choices.
 """
 
 import math
@@ -134,12 +134,10 @@ class ActorCritic:
 
     def split(self, theta: Array) -> Parts:
         """Return the parts of theta (..., parameters) by name, each (..., *shape)."""
-        found, start = {}, 0
-        for name, shape in self.shapes.items():
-            end = start + math.prod(shape)
-            found[name] = theta[..., start:end].reshape(*theta.shape[:-1], *shape)
-            start = end
-        return found
+        ends = np.cumsum([0, *map(math.prod, self.shapes.values())]).tolist()
+        parts = (theta[..., start:end] for start, end in pairwise(ends))
+        named = zip(self.shapes.items(), parts, strict=True)
+        return {name: part.reshape(*theta.shape[:-1], *shape) for (name, shape), part in named}
 
     def join(self, parts: Parts) -> Array:
         """Invert `split`."""

@@ -18,13 +18,11 @@ from metastep.simulation.rollouts import Rollout, Sums, Trajectories, sums_of
 FisherSolver = Literal["closed", "cg", "truncated"]
 DampingKind = Literal["relative", "absolute"]
 
-DAMPING = 1e-3
-"""Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
-
+DAMPING = 1e-3  # of the natural gradient, as a share of the mean of the Fisher matrix's diagonal
 _Iteration = tuple[Array, Array, Array, Array]  # count, solution, residual, direction
-
-Batch = Sums | Trajectories
-"""What an estimate is made from: sums over the episodes where they suffice, else the episodes."""
+Batch = (
+    Sums | Trajectories
+)  # what an estimate is made from: sums over the episodes where they suffice, else the episodes
 
 
 class Estimate(NamedTuple):

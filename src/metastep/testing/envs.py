@@ -66,20 +66,20 @@ def check_env(
         check_host_env(env, horizon=horizon, sigma=sigma, seed=seed, thorough=thorough)
         return
     subject.has_methods("reset", "observe", "step")
-    part, space = env, env.context_space
+    space = env.context_space
 
     # Trace the three methods for one lane; nothing is computed.
     def scalars(num: int, dtype: Any = jnp.float32) -> tuple[jax.ShapeDtypeStruct, ...]:
         return tuple(jax.ShapeDtypeStruct((), dtype) for _ in range(num))
 
     context = space.unpack(jnp.asarray(space.low, jnp.float32))
-    state = subject.trace(f"reset with {part.reset_noise} normals", part.reset, context, scalars(part.reset_noise))
+    state = subject.trace(f"reset with {env.reset_noise} normals", env.reset, context, scalars(env.reset_noise))
     for leaf in jax.tree.leaves(state):
         subject.is_array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
-    subject.is_tuple("observe", subject.trace("observe", part.observe, context, state), "num_observations", ())
-    what = f"step with {part.num_actions} actions and {part.step_noise} normals"
-    actions = scalars(part.num_actions, jnp.float32 if choices_of(part) is None else jnp.int32)
-    after = subject.trace(what, part.step, context, state, actions, scalars(part.step_noise))
+    subject.is_tuple("observe", subject.trace("observe", env.observe, context, state), "num_observations", ())
+    what = f"step with {env.num_actions} actions and {env.step_noise} normals"
+    actions = scalars(env.num_actions, jnp.float32 if choices_of(env) is None else jnp.int32)
+    after = subject.trace(what, env.step, context, state, actions, scalars(env.step_noise))
     subject.has_fields("step", after, "metastep.envs.Step", Step._fields)
     subject.same_state("what `step` returns", after.state, state)
     subject.is_array("the reward", after.reward, ())
@@ -88,23 +88,23 @@ def check_env(
     def episode(context: Array, actions: Array, first: Array, noise: Array) -> tuple[Any, ...]:
         """Play one episode: its first state, what is seen, and (reward, alive) of every step."""
         task = space.unpack(context)
-        start = part.reset(task, tuple(first))
+        start = env.reset(task, tuple(first))
 
         def step(carry: tuple[Any, Array], given: tuple[Array, Array]) -> tuple[Any, Any]:
             state, alive = carry
-            after = part.step(task, state, *map(tuple, given))
+            after = env.step(task, state, *map(tuple, given))
             kept = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after.state, state)
             moved = jnp.where(alive, after.reward, 0.0), alive
-            return (kept, alive & ~after.terminated), (part.observe(task, state), moved)
+            return (kept, alive & ~after.terminated), (env.observe(task, state), moved)
 
         return start, *jax.lax.scan(step, (start, jnp.bool_(True)), (actions, noise))[1]
 
     lower, upper = _corners(space)
     rng, shape = np.random.default_rng(seed), (horizon, num_episodes, len(lower))
     inputs = {
-        ("num_actions", "action"): _random_actions(part, rng, shape, sigma, thorough=thorough),
-        ("reset_noise", "normal of the reset"): rng.standard_normal((*shape[1:], part.reset_noise), np.float32),
-        ("step_noise", "normal of the step"): rng.standard_normal((*shape, part.step_noise), np.float32),
+        ("num_actions", "action"): _random_actions(env, rng, shape, sigma, thorough=thorough),
+        ("reset_noise", "normal of the reset"): rng.standard_normal((*shape[1:], env.reset_noise), np.float32),
+        ("step_noise", "normal of the step"): rng.standard_normal((*shape, env.step_noise), np.float32),
     }
     by_learner = jax.vmap(episode, in_axes=(0, 1, 0, 1), out_axes=-1)
     program = jax.jit(jax.vmap(by_learner, in_axes=(None, 1, 0, 1), out_axes=-2))
