@@ -14,6 +14,7 @@ from metastep.controllers.search import HOOF, GreedyOracle, Prices, choose, line
 from metastep.mdp import EpisodicMetaMDP, Learners
 from metastep.mdp.blocks import Stream
 from metastep.rules import NGA, Adam, Rule, Update
+from metastep.simulation.engine import is_compiled
 from metastep.simulation.gradients import Estimate
 from metastep.simulation.rollouts import Trajectories
 from tests.controllers.problems import BLOCK, make_mdp
@@ -182,7 +183,7 @@ def test_prices_and_searches_are_the_same_on_an_environment_outside_jax() -> Non
     rollout = mdp.estimator.rollout
     moved = replace(rollout, env=Twin(rollout.env))  # type: ignore[arg-type]
     host = replace(mdp, estimator=replace(mdp.estimator, rollout=moved))
-    assert not host.estimator.engine.is_compiled
+    assert not is_compiled(host.env)
     learners, steps = mdp.begin(mdp.tasks(0, Stream.TUNING, 0)), jnp.asarray([[0.0], [0.5], [1.0]], jnp.float32)
     candidates = steps[:, None] * jnp.ones((1, BLOCK, 1), jnp.float32)
     for compiled, hosted in zip(price(mdp, learners, candidates), price(host, learners, candidates), strict=True):

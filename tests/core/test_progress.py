@@ -3,15 +3,11 @@
 from types import SimpleNamespace
 
 from metastep._core import progress
-from metastep._core.progress import Tally, Terminal, counted, pace
+from metastep._core.progress import Tally, Terminal, human, pace
 
 
 def test_units_are_readable():
-    assert [counted(1, "blocks"), counted(2, "blocks"), counted(1.2e6, "steps")] == [
-        "1 block",
-        "2 blocks",
-        "1.2 Msteps",
-    ]
+    assert [human(1), human(2), human(1.2e6)] == ["1 ", "2 ", "1.2 M"]
     given = [(20, 4.0), (3, 2.0), (5, 100.0), (0, 1.0), (1, 0.0)]
     shown = ["5 blocks/s", "1.5 blocks/s", "20 s per block", "", ""]
     assert [pace(done, seconds, "blocks") for done, seconds in given] == shown

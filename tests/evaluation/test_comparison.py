@@ -135,7 +135,7 @@ def test_learned_methods_know_what_shaped_them() -> None:
         ([FIXED] * 2, {}, "'f' is used more than once"),
         ([FIXED], {"num_tasks": 0}, "at least 1"),
         ([FIXED], {"num_updates": 0}, "at least 1"),
-        ([FIXED], {"contexts": np.zeros((0, 2), np.float32)}, "empty"),
+        ([FIXED], {"contexts": np.zeros((0, 2), np.float32)}, "compare: 0 tasks"),
     ],
 )
 def test_bad_requests_get_one_sentence(methods: list[Method], changes: dict[str, Any], complaint: str) -> None:

@@ -46,14 +46,14 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
 
 
 def test_one_model_for_several_families(runs, tmp_path):
-    found = publishing.publish(runs, "pool", tmp_path)
-    model = load_model(found.model)
+    file, page, _ = publishing.publish(runs, "pool", tmp_path)
+    model = load_model(file)
     assert model.record.setting["families"] == ["pendulum", "mountaincar"]
     alone = [load_model(folder.path).record.training_data.tuples for folder in runs]
     assert model.record.training_data.tuples == sum(alone)
     assert model.record.setting["num_envs"] == 2  # what all have in common
     assert "discount" not in model.record.setting
-    card = found.card.read_text()
+    card = page.read_text()
     assert "pendulum, mountaincar" in card
     assert f"selected on {sum(run.config.selection.num_tasks for run in runs)} validation tasks." in card
     assert "| pool | " in card
@@ -63,7 +63,7 @@ def test_one_model_for_several_families(runs, tmp_path):
 
 def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tmp_path, monkeypatch):
     """Before the model nothing has changed; after it, the old card beside the new model is refused."""
-    whole = publishing.publish(runs[1:], "tiny", tmp_path / "whole")
+    whole, whole_card, _ = publishing.publish(runs[1:], "tiny", tmp_path / "whole")
     card, model = tmp_path / "tiny.md", tmp_path / "tiny.safetensors"
 
     def stop_at(ending, **options):
@@ -80,12 +80,12 @@ def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tm
     stop_at(".safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
     stop_at(".md")
-    assert model.read_bytes() == whole.model.read_bytes()
+    assert model.read_bytes() == whole.read_bytes()
     assert not card.exists()
     with pytest.raises(InputError, match=r"tiny\.safetensors exists already"):  # it is another model's
         publishing.publish(runs[1:], "tiny", tmp_path, trees=1)
     publishing.publish(runs[1:], "tiny", tmp_path)
-    assert card.read_bytes() == whole.card.read_bytes()
+    assert card.read_bytes() == whole_card.read_bytes()
     with pytest.raises(InputError, match=r"tiny\.safetensors exists already"):
         publishing.publish(runs[1:], "tiny", tmp_path)
     stop_at(".md", trees=1, force=True)

@@ -99,7 +99,7 @@ def test_packed_forests_are_the_same_trees_in_an_eighth_of_the_space(tmp_path):
     ("name", "spoil", "sentence"),
     [
         ("feature", lambda array: array[:-1], "lengths that do not fit"),
-        ("feature", lambda array: np.r_[array[:-1], array[:1] * 0], "ends within a tree"),
+        ("feature", lambda array: np.r_[array[:-1], array[:1] * 0], "must point to later nodes"),
         ("feature", lambda array: np.where(array == 0, np.int8(90), array), "below the number of features"),
         ("high", lambda array: np.full_like(array, np.nan), "must be finite"),
         ("low", lambda array: array[1:], "lengths that do not fit"),

@@ -18,7 +18,6 @@ from metastep.mdp.controller import Exploration
 from metastep.mdp.loop import Parts
 from metastep.rules import TRPO, Adam
 from metastep.rules.spaces import HyperparameterSpace
-from metastep.simulation.engine import engine_of
 from tests.controllers.problems import make_training_mdp
 from tests.envs.host.twins import Twin
 from tests.mdp.test_collection import small_mdp
@@ -26,7 +25,6 @@ from tests.mdp.test_dataset import files
 from tests.rules.test_on_host import PENDULUM
 from tests.rules.test_on_host import make_mdp as steps_mdp
 
-DEVICE = engine_of(small_mdp().estimator.rollout.env)
 BATCH_STEPS = 16 * 8 * 5  # learners, episodes, horizon of `small_mdp`
 SETTINGS = {"num_episodes": 28, "num_updates": 7, "seed": 3, "config": {"a": 1}}  # two blocks, the second padded
 HALTS = 4  # of a block: after 2, 4, 6 and 7 updates
@@ -111,7 +109,7 @@ def in_turn():
 @pytest.fixture
 def short_stretches(monkeypatch):
     """Halts after every second update, each of which leaves a part."""
-    monkeypatch.setattr(DEVICE, "steps_between_halts", 2 * BATCH_STEPS)
+    monkeypatch.setattr(collection, "STEPS_BETWEEN_HALTS", 2 * BATCH_STEPS)
     monkeypatch.setattr(collection, "PART_SECONDS", 0.0)
 
 
@@ -141,7 +139,7 @@ def test_a_stopped_collection_goes_on_inside_the_block(tmp_path, whole, after):
 def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, make):
     mdp = make()
     one = {"num_updates": 3, "num_episodes": mdp.block_size}
-    monkeypatch.setattr(DEVICE, "steps_between_halts", 1)
+    monkeypatch.setattr(collection, "STEPS_BETWEEN_HALTS", 1)
     for _ in range(3):
         stop(tmp_path / "stopped", 1, mdp, **one)
     assert resume(tmp_path / "stopped", mdp, **one).total == 0
@@ -208,7 +206,7 @@ def test_parts_of_complete_blocks_are_removed(tmp_path, whole):
 )
 def test_where_parts_are_of_no_use_there_are_none(tmp_path, whole, monkeypatch, steps, seconds, is_memoryless, reports):
     controller = type("Either", (Exploration,), {"is_memoryless": is_memoryless})()
-    monkeypatch.setattr(DEVICE, "steps_between_halts", steps)
+    monkeypatch.setattr(collection, "STEPS_BETWEEN_HALTS", steps)
     monkeypatch.setattr(collection, "PART_SECONDS", seconds)
     monkeypatch.setattr(Parts, "write", None)
     watch = resume(tmp_path, controller=controller)
@@ -221,8 +219,8 @@ WORKER = """
 import sys
 from pathlib import Path
 from metastep.mdp import collection
-from tests.mdp.test_parts import BATCH_STEPS, DEVICE, LONG, small_mdp
-DEVICE.steps_between_halts, collection.PART_SECONDS = BATCH_STEPS, 0.0
+from tests.mdp.test_parts import BATCH_STEPS, LONG, small_mdp
+collection.STEPS_BETWEEN_HALTS, collection.PART_SECONDS = BATCH_STEPS, 0.0
 collection.collect(small_mdp(), Path(sys.argv[1]), **LONG)
 """
 LONG = SETTINGS | {"num_episodes": 16, "num_updates": 150}

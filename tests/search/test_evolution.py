@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,19 +15,16 @@ from metastep.mdp.history import History
 from metastep.mdp.runs import BlockRun, Ran
 from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import Range, space_for
+from metastep.search import evolution
 from metastep.search.evolution import (
     NUMBERS,
     Course,
     Files,
     Search,
     Start,
-    advantage,
     base_point,
-    course_arrays,
-    course_from,
     first_weights,
     network_of,
-    num_blocks,
     searching,
 )
 from metastep.search.network import LEVELS, Network
@@ -44,7 +42,7 @@ def distance(block: BlockRun) -> np.ndarray:
     """Minus the squared distance to the goal, and an effect of the task that is much larger."""
     controller: Any = block.controller
     units = controller.network(controller.network.split(controller.weights), np.zeros((1, 0), np.float32), np)
-    return 100.0 * block.start.context[:, 0] - ((units - GOAL) ** 2).sum(axis=-1)
+    return 100.0 * block.tasks.context[:, 0] - ((units - GOAL) ** 2).sum(axis=-1)
 
 
 def play(plan: Any, evaluate: Evaluate = distance) -> tuple[Course, list[list[BlockRun]]]:
@@ -58,9 +56,9 @@ def play(plan: Any, evaluate: Evaluate = distance) -> tuple[Course, list[list[Bl
                 scores = np.asarray(evaluate(block), np.float32)[: block.num_valid]
                 returns = np.broadcast_to(scores, (block.num_updates + 1, len(scores)))
                 history = History(
-                    block.start.context[: len(scores)], returns, returns > 1e9, returns * 0 + 3.0, returns, {}
+                    block.tasks.context[: len(scores)], returns, returns > 1e9, returns * 0 + 3.0, returns, {}
                 )
-                results.append(Ran(history, block.start.theta, {}))
+                results.append(Ran(history, block.tasks.theta, {}))
     except StopIteration as end:
         return end.value, asked
 
@@ -80,25 +78,26 @@ def test_every_strategy_finds_the_best_point_although_tasks_differ_more(strategy
     np.testing.assert_allclose(np.ravel(units), GOAL, atol=0.06)
     assert [generation for generation, _ in course.scores] == [0, 10, 20, 30]
     assert course.scores[-1][1] > course.scores[0][1]
-    assert sum(map(len, asked)) == num_blocks(
+    assert sum(map(len, asked)) == evolution.num_blocks(
         Search(levels=("constant",), block_size=8, **search), [MDP], 8, "constant"
     )
-    assert course.steps == sum(3.0 * (b.num_updates + 1) * len(b.start.theta) for blocks in asked for b in blocks)
+    assert course.steps == sum(3.0 * (b.num_updates + 1) * len(b.tasks.theta) for blocks in asked for b in blocks)
 
 
 def test_pairs_share_everything_but_the_sign_and_generations_draw_new_tasks():
     _, asked = play(plan_of({"generations": 2, "pairs": 12, "validate_every": 9}))
     validation, first, second, _ = asked
-    assert {block.start.stream for block in validation} == {Stream.VALIDATION}
-    assert {(block.mdp.sampler.twins, len(block.start.theta)) for block in first} == {(2, 16)}
+    np.testing.assert_array_equal(validation[0].tasks.context, MDP.tasks(1, Stream.VALIDATION, 0).context)
+    assert {(block.mdp.sampler.twins, len(block.tasks.theta)) for block in first} == {(2, 16)}
     for block, valid in zip(first, (8, 4), strict=True):
-        halves = [np.split(array, 2) for array in (block.start.context, block.start.theta)]
+        halves = [np.split(array, 2) for array in (block.tasks.context, block.tasks.theta)]
         for one, other in halves:
             np.testing.assert_array_equal(one, other)
         up, down = (half[:valid] for half in np.split(np.asarray(block.controller.weights), 2))
         np.testing.assert_allclose(up + down, 0.0, atol=1e-6)  # the mean is still 0
         assert np.abs(up).min() > 0.0
-    assert not {block.start.block for block in first} & {block.start.block for block in second}
+    ours, theirs = ({jax.random.key_data(block.tasks.key).tobytes() for block in blocks} for blocks in (first, second))
+    assert not ours & theirs
 
 
 def test_twins_with_the_same_hyperparameters_learn_the_same():
@@ -133,14 +132,14 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes():
     assert [course.generation for course in kept] == [0, 1, 2, 3, 3, 4, 5, 6, 6]
     for course in kept:
         numbers = {name: getattr(course, name) for name in NUMBERS}
-        go_on = partial(course_from, course_arrays(course), numbers)
+        go_on = partial(evolution.course_from, evolution.course_arrays(course), numbers)
         resumed, _ = play(plan_of(search, begun=lambda _, like, go_on=go_on: go_on(like)))
         assert resumed._replace(state=0, best=0, branch=0) == whole._replace(state=0, best=0, branch=0)
-        for name, array in course_arrays(whole).items():
-            assert course_arrays(resumed)[name].tobytes() == array.tobytes()
-    other = course_arrays(kept[0]) | {"state/0": np.zeros(1, np.float32)}
+        for name, array in evolution.course_arrays(whole).items():
+            assert evolution.course_arrays(resumed)[name].tobytes() == array.tobytes()
+    other = evolution.course_arrays(kept[0]) | {"state/0": np.zeros(1, np.float32)}
     with pytest.raises(InputError, match="written by another strategy or with other settings"):
-        play(plan_of(search, begun=lambda _, like: course_from(other, numbers, like)))
+        play(plan_of(search, begun=lambda _, like: evolution.course_from(other, numbers, like)))
 
 
 def test_a_controller_that_diverges_counts_as_the_worst_and_is_never_selected():
@@ -149,14 +148,16 @@ def test_a_controller_that_diverges_counts_as_the_worst_and_is_never_selected():
         return np.where(np.arange(len(scores)) % 5 == 0, np.nan, scores)
 
     def always(block: BlockRun) -> np.ndarray:
-        return np.full(len(block.start.theta), np.nan)
+        return np.full(len(block.tasks.theta), np.nan)
 
     course, _ = play(plan_of({"generations": 3, "pairs": 8}), diverging)
     assert np.isfinite(course.state.mean).all()
     course, _ = play(plan_of({"generations": 2, "pairs": 8}), always)
     assert np.isfinite(course.best).all()
     assert not np.isfinite(course.scores[-1][1])
-    np.testing.assert_allclose(advantage(np.array([1.0, np.nan, 3.0]), np.array([0.0, 1.0, 3.0])), [1.5, -1.5, 0.0])
+    np.testing.assert_allclose(
+        evolution.advantage(np.array([1.0, np.nan, 3.0]), np.array([0.0, 1.0, 3.0])), [1.5, -1.5, 0.0]
+    )
 
 
 def test_the_first_controller_is_the_rule_as_it_is_and_feedback_is_standardised():
@@ -175,3 +176,33 @@ def test_the_first_controller_is_the_rule_as_it_is_and_feedback_is_standardised(
     assert network.level == "feedback"
     with pytest.raises(InputError, match=r"search\.levels"):
         Search(levels=("schedule", "schedule"))
+
+
+def test_families_take_turns_and_the_mean_is_judged_on_others_in_their_units():
+    """Three families, two of them at once; what is judged on has its scores in shares of a gain."""
+    families = [MDP.with_budget(budget) for budget in (2, 3, 5)]
+    search = Search(levels=("constant",), generations=3, pairs=8, validate_every=3, block_size=4, families_at_once=2)
+    start, kept = Start(CONSTANT, first_weights(CONSTANT, 1)), list[Course]()
+
+    def plan(held_out: Any = (), **files: Any) -> Any:
+        return searching(families, search, start, seed=1, num_validation=4, files=Files(**files), held_out=held_out)
+
+    course, asked = play(plan(keep=lambda _, course: kept.append(course)))
+    assert [[block.num_updates for block in blocks] for blocks in asked[1:4]] == [[2, 3], [5, 2], [3, 5]]
+    assert sum(map(len, asked)) == evolution.num_blocks(search, families, 4, "constant")
+    for known in kept:
+        numbers = {name: getattr(known, name) for name in NUMBERS}
+        go_on = partial(evolution.course_from, evolution.course_arrays(known), numbers)
+        resumed, _ = play(plan(begun=lambda _, like, go_on=go_on: go_on(like)))
+        assert resumed.best.tobytes() == course.best.tobytes()
+        assert resumed.state.mean.tobytes() == course.state.mean.tobytes()
+
+    def constant(block: BlockRun) -> np.ndarray:
+        return np.full(len(block.tasks.theta), 10.0 * block.num_updates)
+
+    other = MDP.with_budget(7), 30.0, 80.0
+    judged, asked = play(plan([other, (MDP.with_budget(9), 0.0, 60.0)]), constant)
+    assert [block.num_updates for block in asked[0]] == [7, 9]
+    assert judged.scores[0] == (0, pytest.approx((0.5 + 1.5) / 2))
+    with pytest.raises(InputError, match=r"search.pairs: 2 must be at least 3"):
+        play(searching(families, Search(levels=("constant",), pairs=2), start, seed=1, num_validation=4))

@@ -109,7 +109,7 @@ def test_a_killed_search_resumes_to_the_same_bytes(file: Path) -> None:
 
 def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> None:
     own = searched.of_model("update")
-    search, validation = own.config.search.build(), own.validation
+    objective, validation = own.config.search.objective, own.validation
     returns = np.zeros_like(validation.returns)
     noise = np.random.default_rng(0).normal(size=returns.shape[1])[:, None].astype(np.float32)
     for leads, expected in (
@@ -122,10 +122,10 @@ def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> Non
         for index, lead in enumerate(leads):
             returns[index] = lead + (noise if index else -noise)
         changed = type(validation)(**{**vars(validation), "returns": returns})
-        assert searching.judge_levels(changed, search)[0] == expected
+        assert searching.judge_levels(changed, objective)[0] == expected
     returns[0] = np.nan
     changed = type(validation)(**{**vars(validation), "returns": returns})
-    assert [each.level for each in searching.judge_levels(changed, search)[1]] == ["schedule", "feedback"]
+    assert [each.level for each in searching.judge_levels(changed, objective)[1]] == ["schedule", "feedback"]
 
 
 @pytest.mark.parametrize(

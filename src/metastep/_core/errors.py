@@ -1,6 +1,6 @@
 """The exception for bad input, and sentences that several modules need."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,16 +18,17 @@ def not_registered(
     return InputError(f"{field}: {name!r} {what}, allowed are {', '.join(allowed) or 'none'}.{hint}")
 
 
+def with_all(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:
+    """Turn lists and tuples into one of the two: TOML and JSON have lists only, strict schemas take tuples only."""
+    if isinstance(value, Mapping):
+        return {key: with_all(kind, item) for key, item in value.items()}
+    return kind(with_all(kind, item) for item in value) if isinstance(value, list | tuple) else value
+
+
 def shown(value: Any) -> str:
     """Return a value as an error message shows it: short, and with lists for tuples, as in TOML."""
-
-    def with_lists(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: with_lists(item) for name, item in value.items()}
-        return [with_lists(item) for item in value] if isinstance(value, tuple) else value
-
     try:
-        text = " ".join(repr(with_lists(value)).split())
+        text = " ".join(repr(with_all(list, value)).split())
     except Exception:  # a number with too many digits, a list that holds itself, or an object that cannot be shown
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:80]}..."

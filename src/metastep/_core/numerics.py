@@ -18,7 +18,6 @@ _PARITY = np.uint32(0x1BD11BDA)
 _SQRT2 = np.float32(np.sqrt(2.0))
 # pi/2 in three parts, the first two short enough that their product with a small integer is exact in float32.
 _HALF_PI = (np.float32(1.5703125), np.float32(4.837512969970703125e-4), np.float32(7.549789954891e-8))
-_TURN = np.float32(2.0 * np.pi)
 
 
 def threefry_2x32(key: Array, counter_high: Array, counter_low: Array) -> tuple[Array, Array]:
@@ -73,7 +72,8 @@ def to_truncated_normal(normal: Array, bound: float) -> Array:
 
 def wrap(angle: Array) -> Array:
     """Return the same angle in [-pi, pi]."""
-    return angle - _TURN * jnp.round(angle / _TURN)
+    turn = np.float32(2.0 * np.pi)
+    return angle - turn * jnp.round(angle / turn)
 
 
 def runge_kutta(derivative: Callable[[Any], Any], state: Any, time: float) -> Any:
@@ -90,10 +90,8 @@ def runge_kutta(derivative: Callable[[Any], Any], state: Any, time: float) -> An
 
 
 def sincos(angle: Array) -> tuple[Array, Array]:
-    """Return sine and cosine to 1e-7 (absolute) for |angle| up to about 1e4, five times as fast as `jnp.sin` and `jnp.cos`.
-
-    The angle is reduced to [-pi/4, pi/4], where odd and even minimax polynomials serve, and turned back by quarter turns.
-    """
+    """Return sine and cosine to 1e-7 (absolute) for |angle| up to about 1e4, five times as fast as `jnp.sin` and `jnp.cos`."""
+    # The angle is reduced to [-pi/4, pi/4], where odd and even minimax polynomials serve, and turned back by quarter turns.
     quarters = jnp.round(angle * np.float32(2.0 / np.pi))
     rest = angle - quarters * _HALF_PI[0] - quarters * _HALF_PI[1] - quarters * _HALF_PI[2]
     square = rest * rest

@@ -1,9 +1,8 @@
 """Run independent calls in threads, in local processes, or on a Dask cluster, and prepare the cores and devices they use.
 
 XLA rounds large sums according to its number of threads, so it gets one thread in every process, and several processes keep the
-cores busy. They take seconds to start: a command works in threads until that pays. The executors are `concurrent.futures`,
-joblib's loky and `distributed.Client.get_executor`. Written here is what none of them does: move from threads to processes when
-work turns out to be long, and bound the number of submitted calls.
+cores busy. They take seconds to start: a command works in threads until that pays. No executor of `concurrent.futures`, loky or
+Dask does what is written here: move from threads to processes when work is long, and bound the number of submitted calls.
 """
 
 import math
@@ -28,8 +27,6 @@ Result = TypeVar("Result")
 Listener = Callable[[tuple[int, float]], None]
 """Receives the progress that calls report; several threads may call it at once."""
 
-_SECONDS_TO_START = 3.0  # of a process, with its imports
-_SECONDS_IDLE = 600.0  # after which processes end; fits between two simulations take minutes
 _SECONDS_BETWEEN_CHECKS = 1.0  # of how many calls may run: workers come and go
 _MOST_IN_THREADS = 4  # calls in flight before processes start: more would not run faster, and be missing later
 
@@ -73,8 +70,7 @@ def prepare_jax(device: str | None) -> None:
         with suppress(RuntimeError):  # a user without a home, as in many containers: nothing is kept
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
             jax.config.update("jax_compilation_cache_dir", str(cache))
-    # Cache small programs, too: every worker process needs all of them.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # every worker process needs small ones, too
     try:
         found = jax.devices()[0].platform
     except Exception as error:  # some backends raise, others break one of JAX's assertions
@@ -115,8 +111,7 @@ def using(pool: Pool) -> Iterator[Pool]:
 @contextmanager
 def executor(number: int, listener: Listener) -> Iterator[Pool]:
     """Open the pool for calls of which this machine runs `number` at a time; `listener` receives their progress."""
-    # Without XLA's single thread other processes would round differently.
-    can_switch = number > 1 and os.environ.get("PJRT_NPROC") == "1"
+    can_switch = number > 1 and os.environ.get("PJRT_NPROC") == "1"  # or other processes would round differently
     seconds = patience(count_threads(None)) - _worked if can_switch else math.inf
     pool = _clusters[-1] if _clusters else LocalPool(number, seconds)
     with pool.open(listener):
@@ -156,10 +151,10 @@ def call_with(listener: Listener | None, cores: int, function: Callable[..., Any
 
 def patience(cores: int) -> float:
     """Return the seconds of work after which processes start; inf for never."""
-    # If as much work is left as was done, processes save all but one core's share of it: more than the time to start them.
+    # If as much work is left as was done, processes save all but one core's share of it: more than the 3 s to start them.
     given = os.environ.get("METASTEP_PATIENCE", "")
     try:
-        return float(given) if given else _SECONDS_TO_START / (1.0 - 1.0 / max(2, cores))
+        return float(given) if given else 3.0 / (1.0 - 1.0 / max(2, cores))
     except ValueError:
         raise InputError(f"METASTEP_PATIENCE: {given!r} must be a number of seconds, or inf.") from None
 
@@ -194,8 +189,8 @@ class LocalPool:
             else:
                 # Loky's resource tracker reports semaphores that a stopped command left; it removes them anyway.
                 os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-                options = {"timeout": _SECONDS_IDLE, "initializer": _prepare, "initargs": (os.getpid(),)}
-                # Processes of an earlier stage serve again.
+                # Processes of an earlier stage serve again, unless idle for ten minutes: fits between two simulations are faster.
+                options = {"timeout": 600.0, "initializer": _prepare, "initargs": (os.getpid(),)}
                 self._processes = self._processes or get_reusable_executor(self._cores, **options)
                 return self._processes.submit(_call_in_process, call)
         cores, listener = self._cores // self._number, lambda progress: self._listener(progress)

@@ -5,9 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
-from typing import NamedTuple, Protocol
-
-_SECONDS_BETWEEN_LINES = 20.0
+from typing import Any, NamedTuple, Protocol
 
 
 class Stage(NamedTuple):
@@ -72,15 +70,12 @@ class Terminal:
     def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-        columns = ("{task.description}", "{task.percentage:>3.0f} %", "{task.fields[rate]}")
-        title, percentage, rate = (TextColumn(column, markup=False) for column in columns)
-        bar = Progress(
-            *(SpinnerColumn(), title, BarColumn(), percentage, rate, TimeRemainingColumn()),
-            console=self._console,
-            get_time=time.monotonic,
-            # The rate is measured from the first advance on, since what precedes it is compilation.
-            speed_estimate_period=math.inf,
-        )
+        texts = ("{task.description}", "{task.percentage:>3.0f} %", "{task.fields[rate]}")
+        title, percentage, rate = (TextColumn(text, markup=False) for text in texts)
+        columns = SpinnerColumn(), title, BarColumn(), percentage, rate, TimeRemainingColumn()
+        # The rate is measured from the first advance on, since what precedes it is compilation.
+        timing: Any = {"get_time": time.monotonic, "speed_estimate_period": math.inf}
+        bar = Progress(*columns, console=self._console, **timing)
         number = bar.add_task(name, total=total, rate="compiling...")
         (task,) = bar.tasks
         start = last_line = time.monotonic()
@@ -88,7 +83,7 @@ class Terminal:
         def advance(amount: float) -> None:
             nonlocal last_line
             bar.update(number, advance=amount, rate=pace(task.speed or 0.0, 1.0, unit))
-            is_due = time.monotonic() - last_line > _SECONDS_BETWEEN_LINES
+            is_due = time.monotonic() - last_line > 20.0  # seconds
             if not self._console.is_terminal and is_due and task.time_remaining:
                 last_line = time.monotonic()
                 self.note(f"{name}: {task.percentage:.0f} %, {task.time_remaining:.0f} s left")
@@ -97,7 +92,7 @@ class Terminal:
             with bar:
                 yield Stage(advance)
             return
-        self.note(f"{name}: {counted(total, unit)}")
+        self.note(f"{name}: {human(total)}{unit.removesuffix('s') if total == 1.0 else unit}")
         yield Stage(advance)
         seconds = time.monotonic() - start
         speed = pace(task.completed, seconds, unit) if total != 1.0 else ""
@@ -110,11 +105,6 @@ def human(number: float) -> str:
         if abs(number) >= factor:
             return f"{number / factor:.1f} {letter}"
     return f"{number:.0f} " if number >= 10.0 or number == int(number) else f"{number:.1f} "
-
-
-def counted(number: float, unit: str) -> str:
-    """Return 1 block, 1.2 Msteps, from a unit in the plural."""
-    return f"{human(number)}{unit.removesuffix('s') if number == 1.0 else unit}"
 
 
 def pace(done: float, seconds: float, unit: str) -> str:

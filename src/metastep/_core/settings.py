@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le, MinLen, Predicate
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from metastep._core.errors import InputError, not_registered, shown
+from metastep._core.errors import InputError, not_registered, shown, with_all
 
 
 def fits_float32(value: float) -> bool:
@@ -24,8 +24,7 @@ def fits_float32(value: float) -> bool:
 
 FLOAT32 = "must be from 1.2e-38 to 3.4e38 in size, or 0 where 0 is allowed, so that float32 can hold it"
 
-Float = Annotated[float, Predicate(fits_float32)]
-"""A number that goes into a simulation."""
+Float = Annotated[float, Predicate(fits_float32)]  # a number that goes into a simulation
 Count = Annotated[int, Ge(1), Le(10**9)]
 Several = Annotated[int, Ge(2), Le(10**9)]  # an interval over tasks needs two
 Share = Annotated[Float, Ge(0.0), Le(1.0)]
@@ -47,8 +46,7 @@ _PLAINER = {
     "predicate_failed": FLOAT32,
 }
 
-REQUIRED = inspect.Parameter.empty
-"""The default of a parameter that has none."""
+REQUIRED = inspect.Parameter.empty  # the default of a parameter that has none
 T = TypeVar("T")
 
 
@@ -128,7 +126,7 @@ def _check(kind: Any, value: Any, place: str) -> None:
     if is_array or (adapter := _adapter(kind, given)) is None:
         return
     try:
-        adapter.validate_python(with_tuples(value))
+        adapter.validate_python(with_all(tuple, value))
     except ValidationError as error:
         raise InputError(f"{place}: {shown(value)} {plainly(error.errors(include_url=False)[0])}.") from None
 
@@ -171,10 +169,3 @@ def from_json(kind: TypeAdapter[T], found: Any, what: str) -> T:
         raise InputError(f"{what} is {shown(problem['input'])}, it {plainly(problem)}.") from None
     except (TypeError, ValueError, RecursionError):
         raise InputError(f"{what} is {shown(found)}, allowed are numbers, text, lists and tables of JSON.") from None
-
-
-def with_tuples(value: Any) -> Any:
-    """Turn lists into tuples: TOML and JSON have lists only, strict schemas take tuples only."""
-    if isinstance(value, Mapping):
-        return {key: with_tuples(item) for key, item in value.items()}
-    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value

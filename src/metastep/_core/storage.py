@@ -36,7 +36,6 @@ from metastep._core.errors import InputError, printable
 
 LOCK = ".lock"
 _METADATA_KEY = "metastep"  # the only one: safetensors writes several in no fixed order
-_VERSIONS = {"model": 3}  # of files, by kind; all others have version 2
 _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EMLINK}
 
 
@@ -253,10 +252,7 @@ def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: M
 
 
 def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify: bool = True) -> Tensors:
-    """Read a file of `write_tensors`.
-
-    Verification compares the whole file with `expected_sha256` if given, else the content with the checksum in its header.
-    """
+    """Read a file of `write_tensors`, compared with its SHA-256 if given, else its content with the checksum in its header."""
     content = read_bytes(path)
     if expected_sha256 is not None and (given := hashlib.sha256(content).hexdigest()) != expected_sha256:
         raise InputError(f"File {path} is damaged: its SHA-256 is {given}, expected is {expected_sha256}.")
@@ -279,7 +275,7 @@ def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify
 
 def stamp(kind: str) -> dict[str, Any]:
     """Return the fields that every file begins with: its kind and the version of its format."""
-    return {"format": f"metastep {kind}", "version": _VERSIONS.get(kind, 2)}
+    return {"format": f"metastep {kind}", "version": 3 if kind == "model" else 2}
 
 
 def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
@@ -364,9 +360,8 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
 
 
 def _lock_of(folder: Path) -> FileLock:
-    return FileLock(
-        folder.resolve() / LOCK, thread_local=False, is_singleton=True
-    )  # one for all blocks of this process
+    """Return the one lock that all blocks of this process share."""
+    return FileLock(folder.resolve() / LOCK, thread_local=False, is_singleton=True)
 
 
 def writer(folder: Path) -> str:

@@ -35,7 +35,7 @@ def _start(
     source: Annotated[str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")] = None,
     scale: frame.ScaleOption = None,
-    seed: frame.SeedOption = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = None,
     overrides: frame.SetOption = None,
     tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
     data: Annotated[Path | None, typer.Option(help="A run with training data of the same settings, to use it.")] = None,
@@ -170,13 +170,12 @@ def export(
 ) -> None:
     """Export a run's training data for other tools, to a new file."""
     from metastep.experiments.run import Run
+    from metastep.mdp.dataset import to_parquet
 
     if parquet is None and minari is None:
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
     data = Run.open(folder).dataset
     if parquet is not None:
-        from metastep.mdp.dataset import to_parquet
-
         to_parquet(data, parquet, force=force)
         print(parquet)
     if minari is not None:
@@ -254,13 +253,11 @@ def envs() -> None:
 
 @verb
 def learn(
-    model: frame.ModelArgument,
+    model: Annotated[str, typer.Argument(help="A model of the library (see `metastep models`), a file or a run.")],
     task: Annotated[str, typer.Option(help=frame.TASK_HELP)] = "",
     family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
-    updates: Annotated[
-        int | None, typer.Option(help="Updates to make; default: those of its experiment.", min=1)
-    ] = None,
+    updates: Annotated[int | None, typer.Option(help="Updates to make; default: as in its experiment.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
     device: frame.DeviceOption = None,
     allow_imports: frame.ImportsOption = False,
@@ -291,9 +288,9 @@ def evaluate(
     watch(device)
     from metastep.experiments.learn import evaluate as evaluate_policy
 
-    found = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
-    named = ", ".join(f"{name} = {value:g}" for name, value in found.task.items())
-    print(f"{named}: mean return {found.mean:.5g}, standard error {found.error:.2g}, {episodes} episodes")
+    on, mean, error = evaluate_policy(policy, task=task, episodes=episodes, seed=seed, allow_imports=allow_imports)
+    named = ", ".join(f"{name} = {value:g}" for name, value in on.items())
+    print(f"{named}: mean return {mean:.5g}, standard error {error:.2g}, {episodes} episodes")
 
 
 @verb
@@ -312,9 +309,9 @@ def publish(
     from metastep.experiments.publishing import publish as write_model
 
     opened = [_open(run, allow_imports) for run in runs]
-    found = write_model(opened, name, out, trees=trees, command=this_command(), force=force, tracker=terminal)
-    print(f"{found.model}: {found.num_bytes / 1000:.0f} kB, the same proposals as before for {100 * found.same:.2f} %")
-    print(found.card)
+    how: dict[str, Any] = {"trees": trees, "command": this_command(), "force": force, "tracker": terminal}
+    file, card, same = write_model(opened, name, out, **how)
+    print(f"{file}: {file.stat().st_size / 1000:.0f} kB, the same proposals as before for {100 * same:.2f} %\n{card}")
 
 
 @verb
@@ -329,5 +326,3 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         model = pretrained.load(each)
         families = ", ".join(model.record.setting.get("families", [model.record.environment]))
         print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")
-    if not pretrained.names():
-        print("There are none in this version; `metastep publish` makes one of a run.")

@@ -27,15 +27,12 @@ Scale = Literal["quick", "full"]
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
 _SCALE_HELP = "full: the file as it is (presets: the paper's settings); quick, if it has such a table: with that."
 ScaleOption = Annotated[Scale | None, typer.Option(help=_SCALE_HELP)]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
 _DEVICE_HELP = "Simulate on the CPU or on a GPU; default: what JAX finds."
 DeviceOption = Annotated[Literal["cpu", "gpu"] | None, typer.Option(help=_DEVICE_HELP)]
 CoresOption = Annotated[int | None, typer.Option(help="Processors to use; default: all. Changes no result.", min=1)]
 _WORKERS_HELP = "Start so many processes that do the work (Dask); they share the cores, and take a GPU each."
-WorkersOption = Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)]
 _SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tls://10.0.0.1:8786."
-SchedulerOption = Annotated[str | None, typer.Option(help=_SCHEDULER_HELP)]
 _TLS_HELP = "PEM file for --scheduler tls://...; authority, certificate and key must be given together."
 TLSOption = Annotated[Path | None, typer.Option(help=_TLS_HELP)]
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
@@ -43,8 +40,6 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file whe
 YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
-_MODEL_HELP = "A model that comes with the library (see `metastep models`), a file or the folder of a run."
-ModelArgument = Annotated[str, typer.Argument(help=_MODEL_HELP)]
 TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."
 
 
@@ -98,8 +93,8 @@ def drop_output() -> None:
 def watch(
     device: DeviceOption = None,
     cores: CoresOption = None,
-    workers: WorkersOption = None,
-    scheduler: SchedulerOption = None,
+    workers: Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)] = None,
+    scheduler: Annotated[str | None, typer.Option(help=_SCHEDULER_HELP)] = None,
     tls_ca: TLSOption = None,
     tls_cert: TLSOption = None,
     tls_key: TLSOption = None,
@@ -124,9 +119,8 @@ def watch(
         except ImportError:
             asked = "--workers" if scheduler is None else "--scheduler"
             raise InputError(f'{asked}: it needs an extra, install it with pip install "metastep[dask]".') from None
-        pool = dask.workers(workers or 1)
-        if scheduler is not None:
-            pool = dask.cluster_at(scheduler, tls_ca, tls_cert, tls_key)
+        tls = tls_ca, tls_cert, tls_key
+        pool = dask.workers(workers or 1) if scheduler is None else dask.cluster_at(scheduler, *tls)
         _AT_THE_END.enter_context(pool)
     return Terminal()
 

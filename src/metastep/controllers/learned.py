@@ -26,8 +26,7 @@ from metastep.mdp.runs import BlockRun, Plan, carry_out
 class MetaFQIController(Controller):
     """h = argmax_h Q_N(x, h), or direction and step where there is a menu of directions.
 
-    A model with a record is refused where environment, policy, rule, discount, baseline, meta-observation or step sizes are
-    not those it was fitted for.
+    A model that was fitted for another environment, policy, rule, observation or other setting is refused.
 
     Args:
         model: a fitted model, or a `MetaFQI`, which has no record of what it was fitted for; None takes the experiment's.
@@ -66,10 +65,8 @@ class MetaFQIController(Controller):
             return mdp
         fitted, wanted = record.setting, mdp.setting
         if "families" in fitted:  # such a model fits all families with the same observation, space and rule
-            fitted, wanted = (
-                {"observation": each["observation"], "space": each["space"], "rule.name": each["rule"]["name"]}
-                for each in (fitted, wanted)
-            )
+            names = ("observation", "space")
+            fitted, wanted = ({n: t[n] for n in names} | {"rule.name": t["rule"]["name"]} for t in (fitted, wanted))
         if found := first_difference(fitted, wanted):
             raise InputError(f"model: it was fitted for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}.")
         return mdp
@@ -102,12 +99,11 @@ class Exploring(Controller):
         return jnp.where(draw < self.exploration, random, self.greedy.propose(state, learners))
 
     def attempts(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
-        drawn, num_near = super().attempts(mdp, learners, num), round(self.near * num)
-        if not num_near:
-            return drawn
-        best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
-        near = [mdp.space.near(key, best) for key in attempt_keys(learners, num_near)]
-        return near + drawn[num_near:]
+        drawn = super().attempts(mdp, learners, num)
+        if num_near := round(self.near * num):
+            best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
+            drawn[:num_near] = [mdp.space.near(key, best) for key in attempt_keys(learners, num_near)]
+        return drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +151,7 @@ class SingleAction(Controller):
 
 def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
     """Train learners with random constant steps; return tasks and steps (runs, coordinates + 1), final returns, num_steps."""
-    mdp = run.mdp
-    require_one_coordinate("single-action", mdp)
+    require_one_coordinate("single-action", mdp := run.mdp)
     blocks = Blocks(run.num_training_episodes, mdp.block_size)
 
     def plan() -> Plan[list[History]]:

@@ -16,7 +16,8 @@ from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, update
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.rollouts import Move, Rollout, Trajectories, fold_over, on_cpu, simulate
+from metastep.simulation.engine import compiled, is_compiled, stream, whole
+from metastep.simulation.rollouts import Move, Rollout, Trajectories, discounted_returns, fold_over, on_cpu, simulate
 
 _SIDE_BY_SIDE = 8  # candidates simulated at once share random numbers; more would leave the processor's cache
 
@@ -70,8 +71,7 @@ def _price(tilt: _Tilt, scale: Array) -> Prices:
 
     WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so nothing overflows.
     """
-    log_weight = scale * tilt.cross - 0.5 * scale**2 * tilt.square
-    weight = jax.nn.softmax(log_weight, axis=0)  # over episodes
+    weight = jax.nn.softmax(scale * tilt.cross - 0.5 * scale**2 * tilt.square, axis=0)  # over episodes
     divergence = 0.5 * scale**2 * jnp.sum(tilt.square, axis=0) / tilt.num_steps
     return Prices(jnp.sum(weight * tilt.returns, axis=0), divergence, 1.0 / jnp.sum(weight * weight, axis=0))
 
@@ -85,17 +85,16 @@ def _batch(mdp: EpisodicMetaMDP, learners: Learners) -> Trajectories | None:
     """Return the current batch if it was kept, or has to be; None where a compiled function better simulates it again."""
     if learners.episodes is not None:
         return learners.episodes
-    if _is_along_a_line(mdp) and mdp.estimator.engine.is_compiled:
+    if _is_along_a_line(mdp) and is_compiled(mdp.env):
         return None
     return mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
 
 
 def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, episodes: Trajectories | None) -> Prices:
-    rollout, rule = mdp.estimator.rollout, mdp.rule
-    policy, estimate, state = rollout.policy, learners.estimate, learners.rule_state
+    rollout, policy = mdp.estimator.rollout, mdp.estimator.rollout.policy
     if _is_along_a_line(mdp):
         origin, one = jnp.zeros_like(learners.theta), mdp.space.named(jnp.ones_like(candidates[0]))
-        direction = rule.apply(origin, estimate, one, state).theta.T
+        direction = mdp.rule.apply(origin, learners.estimate, one, learners.rule_state).theta.T
         tilt = _tilt(rollout, learners, lambda observation: policy.mean(direction, observation), episodes)
         values = jax.vmap(partial(rule_values, mdp, learners))(candidates)
         return jax.vmap(partial(_price, tilt))(values["stepsize"])
@@ -112,12 +111,9 @@ def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, epis
     return lax.map(price_one, candidates)
 
 
-_compiled_price_all = jax.jit(_price_all, static_argnums=0)
-
-
 def price(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Prices:
     """Estimate return and divergence of every candidate (candidates, learners, coordinates) on the current batch."""
-    return _compiled_price_all(mdp.simulated(), learners, candidates, _batch(mdp, learners))
+    return compiled(_price_all)(mdp.simulated(), learners, candidates, _batch(mdp, learners))
 
 
 def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
@@ -131,9 +127,8 @@ def choose(candidates: Array, prices: Prices, max_divergence: Array) -> Array:
 def _best_draw(
     mdp: EpisodicMetaMDP, num_candidates: int, learners: Learners, bound: Array, episodes: Trajectories | None
 ) -> Array:
-    num_learners = learners.theta.shape[0]
-    draws = mdp.space.sample(learners.controller_key, num_candidates * num_learners)
-    candidates = draws.reshape(num_candidates, num_learners, mdp.space.num_coordinates)
+    draws = mdp.space.sample(learners.controller_key, num_candidates * len(learners.theta))
+    candidates = draws.reshape(num_candidates, -1, mdp.space.num_coordinates)
     best = choose(candidates, _price_all(mdp, learners, candidates, episodes), bound)
     return jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0]
 
@@ -171,13 +166,16 @@ class HOOF(NumericController):
 
 
 def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
-    engine, rollout = mdp.estimator.engine, mdp.estimator.rollout
+    rollout = mdp.estimator.rollout
 
     def price(candidate: Array) -> Array:
         theta = updated(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
-        return engine.mean_return(rollout, theta, learners.context, learners.controller_key)
+        batch = rollout, theta, learners.context, learners.controller_key
+        return jnp.mean(discounted_returns(*batch), axis=0) if is_compiled(mdp.env) else stream(*batch).mean_return
 
-    return engine.map(price, candidates, _SIDE_BY_SIDE)
+    if is_compiled(mdp.env):
+        return lax.map(price, candidates, batch_size=_SIDE_BY_SIDE)
+    return jnp.stack([price(candidate) for candidate in candidates])
 
 
 def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Array:
@@ -185,8 +183,8 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 
     The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
-    search = partial(mdp.estimator.engine.whole(_search), mdp.simulated(), learners)
-    if not (mdp.estimator.engine.is_compiled and on_cpu()):
+    search = partial(whole(mdp.env, _search), mdp.simulated(), learners)
+    if not (is_compiled(mdp.env) and on_cpu()):
         return search(candidates)
     # On a CPU a block uses one processor; idle ones take some of the candidates.
     few = [candidates[start : start + _SIDE_BY_SIDE] for start in range(0, len(candidates), _SIDE_BY_SIDE)]

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.runs import BlockRun, Plan, carry_out
 
-# Settings of a meta-MDP that shape what a model sees or was fitted with, and leave the learners of a comparison alone.
-_OF_THE_MODEL = ("observation", "meta_discount")
 # Type and axes of the arrays: methods, tasks, updates, estimates (one more), hyperparameters, parameters, context.
 _ARRAYS: dict[str, tuple[Any, str]] = {
     "context": (np.float32, "tc"),
@@ -122,9 +121,7 @@ def compare(
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
-        if not len(contexts):
-            raise InputError("contexts: the task list is empty.")
-        num_tasks = num_tasks or len(contexts)
+        num_tasks = (num_tasks or len(contexts)) if len(contexts) else 0
     if num_tasks is None or num_tasks < 1 or num_updates < 1:
         raise InputError(f"compare: {num_tasks} tasks and {num_updates} updates; both must be at least 1.")
     name = {Stream.VALIDATION: "validate", Stream.TUNING: "tune", Stream.TRAIN: "train"}.get(stream)
@@ -154,11 +151,10 @@ def comparison_plan(
     starts = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
     refuse_overlap(methods, stream, context)
-    variants = [method.on(mdp) for method in methods]
+    pairs = [(method, method.on(mdp)) for method in methods]
     ran = yield [
         BlockRun(variant, method.controller, start, num_updates, blocks.num_valid(block))
-        for method, variant in zip(methods, variants, strict=True)
-        for block, start in enumerate(starts)
+        for (method, variant), (block, start) in product(pairs, enumerate(starts))
     ]
     settings = {
         "seed": seed,
@@ -170,7 +166,7 @@ def comparison_plan(
         "versions": environment_record(packages=mdp.env.packages),
     }
     parts = []
-    for index, (method, variant) in enumerate(zip(methods, variants, strict=True)):
+    for index, (method, variant) in enumerate(pairs):
         own = ran[index * len(blocks) : (index + 1) * len(blocks)]
         histories, chooses = [block.history for block in own], has_directions(variant.space)
         # A chosen direction stands before the step.
@@ -219,7 +215,8 @@ def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] =
     """Refuse to join results of different tasks, learners, software or device; settings named in `but` may differ."""
 
     def setting(comparison: Comparison) -> dict[str, Any]:
-        mdp = {name: value for name, value in comparison.settings.get("mdp", {}).items() if name not in _OF_THE_MODEL}
+        of_models = dict.fromkeys(("observation", "meta_discount"))  # which leave the learners alone
+        mdp = comparison.settings.get("mdp", {}) | of_models
         return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
 
     if found := first_difference(setting(first), setting(second)):

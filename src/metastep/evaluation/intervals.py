@@ -140,8 +140,7 @@ def hierarchical_interval(
         raise InputError(f"statistics: values of shape {values.shape}; an interval over seeds needs 2 seeds or more.")
     (num_seeds, num), rng = _checked(values).shape, np.random.default_rng(seed)
     means, within = values.mean(axis=1), values.var(axis=1, ddof=1).mean() / num
-    between = max(float(means.var(ddof=1) - within / 2.0), 0.0)
-    rows = max(1, _BATCH_ELEMENTS // num)
+    between, rows = max(float(means.var(ddof=1) - within / 2.0), 0.0), max(1, _BATCH_ELEMENTS // num)
     drawn = np.sqrt(between / num_seeds) * rng.standard_t(num_seeds - 1, num_resamples)
     for first in range(0, num_resamples, rows):
         part = drawn[first : first + rows]

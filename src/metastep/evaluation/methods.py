@@ -19,7 +19,6 @@ from metastep.mdp.controller import Controller, TaskSource
 from metastep.rules import AnyRule
 from metastep.rules.spaces import HyperparameterSpace, Range, Scale, Space
 
-Grid = Mapping[str, Sequence[float]]
 _OF_RULE = "rule."  # begins the name of a tuned value that is an option of the rule
 
 
@@ -57,15 +56,14 @@ class MethodSpec:
     rule_options: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     steps: Range | None = None
-    grid: Grid = field(default_factory=dict)
+    grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     needs_grid: tuple[str, ...] = ()
     label: str = ""
     colour: str = ""
 
     def __post_init__(self) -> None:
-        for option, values in self.grid.items():
-            if not len(values):
-                raise InputError(f"{self._field('grid')}.{option}: [] must hold at least one number.")
+        if empty := [option for option, values in self.grid.items() if not len(values)]:
+            raise InputError(f"{self._field('grid')}.{empty[0]}: [] must hold at least one number.")
         if self.tunes_rule and self.rule is None:
             raise InputError(f"{self._field('rule')}: is missing, it must be set where an option of it is tuned.")
 

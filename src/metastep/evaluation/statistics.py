@@ -134,8 +134,7 @@ def oracle_scores(
     comparison: Comparison, *, fixed: str = "fixed", oracle: str = "oracle", **settings: Any
 ) -> tuple[OracleScore, ...]:
     """Score methods between the fixed step (0 %) and the greedy oracle (100 %); `settings` are those of `differences`."""
-    scale = differences(comparison, oracle, [fixed], **settings)[0]
-    if scale.low <= 0.0:
+    if differences(comparison, oracle, [fixed], **settings)[0].low <= 0.0:
         return tuple(OracleScore(name, np.nan, np.nan, np.nan) for name in comparison.names)
 
     def share(method: NDArray[Any], start: NDArray[Any], end: NDArray[Any], axis: int = -1) -> NDArray[Any]:

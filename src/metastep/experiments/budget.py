@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,8 @@ from metastep.experiments.config import learners_collected, updates_collected
 from metastep.experiments.stages import some_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
-from metastep.simulation.engine import blocks_at_once, engine_of, fills_batches
+from metastep.search.evolution import Search
+from metastep.simulation.engine import blocks_at_once, fills_batches, is_compiled
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -43,53 +45,50 @@ class Budget(NamedTuple):
 
 def budget_of(run: Run) -> Budget:
     """Return the budget of a run, whatever its numbers are; nothing is allocated."""
-    config, specs = run.config, run.methods.values()
-    compare, own = config.compare, config.rollout.block_size
+    config, compare, specs = run.config, run.config.compare, run.methods.values()
     controllers = [some_controller(spec) for spec in specs]
     keeps_episodes = any(controller.keeps_episodes for controller in controllers)
     memory, disk, steps = Counter[str](), 0, 0.0
 
-    def simulate(field: str, mdp: MetaMDP, block: int, learners: int, updates: int, times: int, at_once: int) -> None:
-        """Add `times` simulations of learners in blocks, of which some are in memory at once until they are done."""
+    def simulate(field: str, mdp: MetaMDP, learners: int, updates: int, times: int = 1, at_once: int = 0) -> None:
+        """Add `times` simulations of learners, of whose blocks some are in memory at once: by default one for each core."""
         nonlocal steps
+        block, at_once = mdp.block_size, at_once or blocks_at_once(mdp.env)
         steps += times * float(-(-learners // block) * block * (updates + 1) * mdp.batch_steps)
         recorded = (updates + 1) * (4 + sum(features.sizes(mdp, recorded_features(mdp)).values()))
         size = 4 * block * (mdp.learner_size(keeps_episodes=keeps_episodes) + recorded)
         memory[field] = max(memory[field], at_once * size)
 
     tuned = compare.num_tuning_tasks * sum(math.prod(map(len, spec.grid.values())) for spec in specs if spec.grid)
-    # As many blocks as there are cores are simulated side by side, or some in one batch of a GPU.
-    at_once = compare.blocks_together if fills_batches(run.mdp.env) else blocks_at_once(run.mdp.env)
-    simulate("rollout.block_size", run.mdp, own, tuned, compare.num_updates, 1, at_once)
+    together = compare.blocks_together if fills_batches(run.mdp.env) else 0  # in one batch of a GPU
+    simulate("rollout.block_size", run.mdp, tuned, compare.num_updates, 1, together)
     for spec, controller in zip(specs, controllers, strict=True):
         batches = controller.num_batches
         if not batches:  # one that tries all step sizes has a batch for each
             space = spec.on(run.of_model(spec.model).mdp).space
             batches = 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
-        simulate("rollout.block_size", run.mdp, own, compare.num_tasks, compare.num_updates, batches, at_once)
+        simulate("rollout.block_size", run.mdp, compare.num_tasks, compare.num_updates, batches, together)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + run.mdp.policy.num_parameters)
     memory["compare.num_tasks"] = curves + 8 * (tuned + len(specs) * compare.num_resamples)
-    for model in run.models_needed:  # collecting, fitting and selecting each, or searching
-        learned, mdp = run.of_model(model).config, run.of_model(model).mdp
-        selection, at_once = learned.selection.num_tasks, blocks_at_once(mdp.env)
+    for own in map(run.of_model, run.models_needed):  # collecting, fitting and selecting each, or searching
+        learned, mdp, collect = own.config, own.mdp, own.config.collect
         if learned.learner == "search":
-            search, updates = learned.search, learned.meta.num_updates
-            members = search.build().runs_of_pair * search.pairs
+            search, updates = Search(**dict(learned.search)), learned.meta.num_updates
+            mdp, num = replace(mdp, block_size=search.block_size or mdp.block_size), len(search.levels)
             judged = search.generations // search.validate_every + 2
-            for learners, times in ((members, search.generations), (selection, judged)):
-                times *= len(search.levels)
-                simulate("search.block_size", mdp, search.block_size or own, learners, updates, times, at_once)
+            simulate("search.block_size", mdp, search.runs_of_pair * search.pairs, updates, search.generations * num)
+            simulate("search.block_size", mdp, learned.selection.num_tasks, updates, judged * num)
             continue
-        collect, judged = learned.collect, learned.collect.rounds * learned.fqi.iterations
-        simulate("rollout.block_size", mdp, own, selection, learned.compare.num_updates, judged, at_once)
-        size, field = (collect.block_size, "collect") if collect.block_size else (own, "rollout")
+        judged = collect.rounds * learned.fqi.iterations
+        simulate("rollout.block_size", mdp, learned.selection.num_tasks, learned.compare.num_updates, judged)
+        mdp = replace(mdp, block_size=collect.block_size or mdp.block_size)
         layout = layout_of(mdp, learners_collected(learned), updates_collected(learned), collect.labels)
-        layout = layout._replace(block_size=size)
-        full, rest = divmod(layout.num_learners, size)
+        full, rest = divmod(layout.num_learners, layout.block_size)
         disk += (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
-        tried, at_once = layout.num_updates * collect.labels, min(at_once, len(layout.blocks))
-        simulate(f"{field}.block_size", mdp, size, layout.num_learners, tried, 1, at_once)
+        tried, at_once = layout.num_updates * collect.labels, min(blocks_at_once(mdp.env), len(layout.blocks))
+        field = "collect.block_size" if collect.block_size else "rollout.block_size"
+        simulate(field, mdp, layout.num_learners, tried, 1, at_once)
         columns = sum(layout.features.get(name, 1) for name in learned.meta.observation) + len(layout.context_names)
         # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
         row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
@@ -109,7 +108,7 @@ def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
             takes = f"what depends on it takes about {human(needed)}B of memory, {human(there)}B are available"
             raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks or cores.")
     require_free_space(run.path, budget.disk)
-    pace = "in JAX" if engine_of(run.mdp.env).is_compiled else "on the host"
+    pace = "in JAX" if is_compiled(run.mdp.env) else "on the host"
     pace = "with learning" if isinstance(run.mdp, ActorCriticMDP) else pace
     days = budget.steps / STEPS_PER_SECOND[pace] / 86400.0
     if days > MOST_DAYS and not anyway:

@@ -124,7 +124,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         listed.append((own.validation_file, partial(getattr, own, "validation"), is_fitted))
         if own.config.learner == "search":
             for level in own.config.search.levels:
-                course, model = searching.course_file(own, level), searching.level_file(own, level)
+                course, model = (searching.level_file(own, level, folder) for folder in ("search", "levels"))
                 listed.append((course, partial(searching.kept_course, own, level), own.model_file.exists()))
                 listed.append((model, partial(searching.read_level, own, level), own.model_file.exists()))
         elif is_fitted or own.data_folder.exists():

@@ -17,8 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from metastep import envs, features, policies, rules
-from metastep._core.errors import InputError, not_registered, shown
-from metastep._core.settings import with_tuples
+from metastep._core.errors import InputError, not_registered, shown, with_all
 from metastep._core.storage import read_bytes
 from metastep.experiments.reference import sentence
 from metastep.experiments.schema import Experiment
@@ -131,7 +130,7 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> Any:
 def parse(data: Mapping[str, Any]) -> Experiment:
     """Check a configuration; what is wrong with it is one sentence."""
     try:
-        config = Experiment.model_validate(with_tuples(data))
+        config = Experiment.model_validate(with_all(tuple, data))
     except ValidationError as error:
         raise InputError(sentence(error)) from error
     for model in config.models:
@@ -246,20 +245,18 @@ def build_mdp(config: Experiment) -> MetaMDP:
     for name in unused:
         if (value := getattr(rollout, name)) != type(rollout).model_fields[name].default:
             raise InputError(f"rollout.{name}: {value!r} must not be set {where}, which does not use it.")
-    shared: dict[str, Any] = {"meta_discount": meta.meta_discount, "observation": meta.observation}
+    shared: dict[str, Any] = {name: getattr(meta, name) for name in ("meta_discount", "observation")}
     shared |= {"space": meta.space(rule), "initial": initial, "block_size": rollout.block_size}
-    simulated: dict[str, Any] = {"horizon": rollout.horizon, "discount": rollout.discount}
-    own = {name: getattr(rollout, name) for name in used}
-    mdp: MetaMDP
+    own: dict[str, Any] = {name: getattr(rollout, name) for name in ("horizon", "discount", *used)}
     if isinstance(rule, rules.ActorCriticRule):
-        sampler = Sampler(env, policy, **simulated, **own)
+        sampler = Sampler(env, policy, **own)
         if "gradient_steps" in meta.choices:
             most = shared["space"].high[shared["space"].names.index("gradient_steps")]
             dataclasses.replace(rule, gradient_steps=round(most)).require_batch(sampler.batch_size)  # type: ignore[type-var]
-        mdp = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
+        mdp: MetaMDP = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
     else:
-        simulated |= {name: own.pop(name) for name in ("num_episodes", "baseline")}
-        mdp = EpisodicMetaMDP(Estimator(Rollout(env, policy, **simulated), **own), rule=rule, **shared)
+        solved = {name: own.pop(name) for name in ("fisher", "damping_kind", "cg_iterations")}
+        mdp = EpisodicMetaMDP(Estimator(Rollout(env, policy, **own), **solved), rule=rule, **shared)
     features.require_known(mdp)
     return mdp
 

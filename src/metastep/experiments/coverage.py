@@ -6,7 +6,6 @@ is estimated from pairs of tasks, for some policies of the training data.
 """
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +21,12 @@ from metastep.envs.small import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import whole_episodes
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import compiled, is_compiled
 from metastep.simulation.rollouts import Rollout, discounted_returns
 
 Floats = NDArray[np.float64]
 
 Z_99 = 2.5758293035489004  # two-sided 99 % of a normal
-_POLICIES = 10  # of the training data, to measure the return of
-_LEAST_EPISODES = 100  # fewer may agree by chance, and seem to be without noise
 
 
 class Difference(NamedTuple):
@@ -43,8 +40,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     """Describe how far test contexts, also outside the environment's range, lie from a run's training contexts."""
     run = Run.open(path).importing(allow_imports)
     # Also where all training happened in one context, the environment's own range is the measure of distances.
-    section = run.config.env.model_copy(update={"fixed_context": None})
-    mdp = build_mdp(run.config.model_copy(update={"env": section}))
+    mdp = build_mdp(run.config.model_copy(update={"env": run.config.env.model_copy(update={"fixed_context": None})}))
     rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
@@ -52,7 +48,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
     blocks = list(run.dataset.blocks())
     thetas = [history.features["theta"] for history in blocks]
     policies = np.concatenate([theta[np.isfinite(theta).all(axis=-1)] for theta in thetas])
-    chosen = np.random.default_rng(0).choice(len(policies), min(_POLICIES, len(policies)), replace=False)
+    chosen = np.random.default_rng(0).choice(len(policies), min(10, len(policies)), replace=False)
     train = np.concatenate([block.context for block in blocks])
     return "\n".join(coverage_report(rollout, policies[np.sort(chosen)], train, tests))
 
@@ -60,10 +56,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
 def coverage_report(
     rollout: Rollout, policies: ArrayLike, train_contexts: ArrayLike, test_contexts: ArrayLike, *, num_pairs: int = 32
 ) -> list[str]:
-    """Describe the distances of test tasks to training tasks in a few sentences, with their price in return.
-
-    Where no bound is known, the returns of policies (policies, parameters) are measured in `num_pairs` pairs of tasks.
-    """
+    """Describe distances of test tasks to training tasks, with their price: a bound, or measured for these policies."""
     space = rollout.env.context_space
     train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
     bound = known_constant(rollout)
@@ -115,13 +108,10 @@ def known_constant(rollout: Rollout) -> float | None:
 
 
 def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> tuple[float, int]:
-    """Return the steepest change of the return over the distance in box widths, and of how many policies with finite returns.
-
-    The constant is zero where no return changes, or none can be measured.
-    """
-    if not engine_of(rollout.env).is_compiled:
+    """Return the steepest change of the return per box width, 0 where none can be measured, and of how many finite policies."""
+    if not is_compiled(rollout.env):
         return 0.0, 0
-    enough = replace(rollout, num_episodes=max(rollout.num_episodes, _LEAST_EPISODES))
+    enough = replace(rollout, num_episodes=max(rollout.num_episodes, 100))  # fewer may agree by chance
     pairs = context_pairs(np.random.default_rng(0), space := rollout.env.context_space, num_pairs)
     with np.errstate(invalid="ignore"):  # returns that overflowed
         every = np.atleast_2d(np.asarray(policies, np.float64))
@@ -158,10 +148,9 @@ def return_differences(
     rollout: Rollout, theta: ArrayLike, pairs: ArrayLike, *, num_blocks: int, seed: int
 ) -> Difference:
     """Measure differences of the return (pairs,) of pairs (pairs, 2, coordinates), with the same noise in all contexts."""
-    policy, contexts = jnp.asarray(theta, jnp.float32), jnp.asarray(pairs, jnp.float32)
-    contexts = contexts.reshape(2 * len(contexts), -1)
+    policy, contexts = jnp.asarray(theta, jnp.float32), jnp.concatenate(jnp.asarray(pairs, jnp.float32))
     keys = [jax.random.fold_in(jax.random.key(seed), block) for block in range(num_blocks)]
-    blocks = [np.asarray(_returns(rollout, policy, contexts, key), np.float64) for key in keys]
+    blocks = [np.asarray(compiled(_returns)(rollout, policy, contexts, key), np.float64) for key in keys]
     returns = np.concatenate(blocks, axis=1)
     return paired_difference(returns[1::2] - returns[::2])
 
@@ -171,7 +160,6 @@ def paired_difference(change: Floats) -> Difference:
     return Difference(change.mean(axis=-1), np.sqrt(change.var(axis=-1) / change.shape[-1]))
 
 
-@partial(jax.jit, static_argnums=0)
 def _returns(rollout: Rollout, theta: Array, contexts: Array, key: Array) -> Array:
     """Simulate every context with the same noise, (contexts, episodes)."""
     return lax.map(lambda context: discounted_returns(rollout, theta[None], context[None], key)[:, 0], contexts)

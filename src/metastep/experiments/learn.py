@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,18 +41,10 @@ from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
-from metastep.simulation.engine import engine_of
+from metastep.simulation.engine import whole
 
 _SECONDS_BETWEEN_PARTS = 20.0
 _POLICY, _MARKER = "policy.safetensors", "learning.json"
-
-
-class Evaluated(NamedTuple):
-    """The return of a policy on a task."""
-
-    task: dict[str, float]
-    mean: float  # policies with a critic: without discount; others: with it, as in their curves
-    error: float  # standard error of the mean
 
 
 def learn(
@@ -75,8 +67,7 @@ def learn(
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
     mdp = dataclasses.replace(build_mdp(config), block_size=1).with_budget(total)
-    space = mdp.env.context_space
-    context = parse_task(task, space)
+    context = parse_task(task, space := mdp.env.context_space)
     require_available(mdp)
     values = {name: float(str(value)) for name, value in zip(space.names, context, strict=True)}
     learned = {"model": model.fingerprint, "task": values, "seed": seed, "num_updates": total}
@@ -112,8 +103,11 @@ def learn(
 
 def evaluate(
     path: Path, *, task: str | None = None, episodes: int = 100, seed: int = 1, allow_imports: bool = False
-) -> Evaluated:
-    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family."""
+) -> tuple[dict[str, float], float, float]:
+    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family.
+
+    Return the task, and the mean return with its standard error: without discount for policies with a critic, with it for others.
+    """
     folder, path = path, path / _POLICY if path.is_dir() else path
     arrays, metadata = storage.read_tensors(path)
     storage.require_stamp(metadata, "policy", path, "learn it again")
@@ -138,8 +132,8 @@ def evaluate(
     require_available(mdp)
     # Folded once more, so that no learner's batch has the same key.
     key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
-    mean, error = mean_return(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
-    return Evaluated(dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), mean, error)
+    found = mean_return(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
+    return dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), *found
 
 
 def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float]:
@@ -152,7 +146,7 @@ def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float
     assert isinstance(mdp, ActorCriticMDP)
     num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
-    rewards, ended = engine_of(mdp.env).whole(_first_episodes)(sampler, *tasks)
+    rewards, ended = whole(mdp.env, _first_episodes)(sampler, *tasks)
     # Until the first end: an environment that restarts does so in the same array.
     totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
     return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))

@@ -125,8 +125,7 @@ def copy_data(dataset: Dataset, run: Run) -> None:
     if (run.data_folder / "manifest.json").exists():
         return
     storage.create_folder(run.data_folder)
-    blocks = sorted(dataset.folder.glob("block-*.safetensors"))
-    for path in (*blocks, dataset.folder / "manifest.json"):
+    for path in (*sorted(dataset.folder.glob("block-*.safetensors")), dataset.folder / "manifest.json"):
         storage.write_atomically(run.data_folder / path.name, storage.read_bytes(path))
 
 
@@ -134,8 +133,7 @@ def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
     """Open the training data of a run, if its configuration asks for such data."""
     dataset = Dataset.open(run.data_folder, verify=verify)
     place = f"Dataset {run.data_folder} was collected with"
-    remedy = "put back the data of this run, or remove it to collect it again"
-    require_data(dataset.config, run, place, _HERE, remedy)
+    require_data(dataset.config, run, place, _HERE, "put back the data of this run, or remove it to collect it again")
     return dataset
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +32,6 @@ from metastep.mdp.history import Transitions
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, differences_table, target_of
 
-_ROWS = 2000  # observations of the training data on which the packed model is compared with the whole one
-_REACH = 5.0, 95.0  # percentiles of a family's returns: what lies between is the unit of its rewards
-
-
-class Published(NamedTuple):
-    """The files of a published model."""
-
-    model: Path
-    card: Path
-    num_bytes: int
-    same: float  # share of observations for which the packed model proposes the very same
-
 
 def publish(
     runs: Sequence[Run],
@@ -54,11 +42,12 @@ def publish(
     command: str = "",
     force: bool = False,
     tracker: Tracker | None = None,
-) -> Published:
+) -> tuple[Path, Path, float]:
     """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
     Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
-    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together.
+    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together. Return both
+    paths, and the share of observations for which the packed model proposes the very same.
     """
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
@@ -112,7 +101,7 @@ def publish(
     storage.create_folder(out)
     with storage.writing(out, deep=False):  # two commands with the same name must not mix their files
         write_new(card, write_both, force=force)
-    return Published(file, card, len(content), same)
+    return file, card, same
 
 
 def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
@@ -128,7 +117,7 @@ def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[An
         content, small = storage.read_bytes(file), fqi.load_model(file)
     names = [part.name for part in whole.record.observation]
     seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in runs])
-    seen = seen[:: max(1, len(seen) // _ROWS)]
+    seen = seen[:: max(1, len(seen) // 2000)]  # enough to compare the two models on
     same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
     grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
     thinned = f"{kept} of {grown} trees of each forest, " if kept != grown else ""
@@ -192,25 +181,23 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
         names = ", ".join(run.config.env.name for run in runs)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
     configs = {name: _without_units(run.config, known) for name, run in families.items()}
-    fitting = dict(configs)
-    if known:  # with the longest steps of any, and with nodes as small as in forests of one family
-        longest = max(each.meta.stepsize_high for each in configs.values())
-        for name, each in configs.items():
-            data = each.to_dict()
-            data["meta"]["stepsize_high"] = longest
-            if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
-                data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
-            fitting[name] = parse(data)
-    config, mdps = next(iter(fitting.values())), [build_mdp(each) for each in fitting.values()]
+    fitting = [each.to_dict() for each in configs.values()]
+    for data in (
+        fitting if known else ()
+    ):  # with the longest steps of any, and nodes as small as in forests of one family
+        data["meta"]["stepsize_high"] = max(each.meta.stepsize_high for each in configs.values())
+        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
+            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
+    config, mdps = parse(fitting[0]), [build_mdp(parse(data)) for data in fitting]
     first, *others = mdps
     for other, what in product(others, ("observation", "space", "rule.name")):
         if attrgetter(what)(first) != attrgetter(what)(other):
             raise InputError(f"publish: {first.env.name} and {other.env.name} must have the same {what}.")
     columns, parts, reaches = features.columns(first, first.observation), [], {}
     for name, run in families.items():
-        # Rewards are shares of the range of a family's returns, so that no family counts more than another.
+        # Rewards are shares of the middle 90 % of a family's returns, so that no family counts more than another.
         returns = np.concatenate([history.mean_return.ravel() for history in run.dataset.blocks()])
-        low, high = (float(end) for end in np.percentile(returns[np.isfinite(returns)], _REACH))
+        low, high = (float(end) for end in np.percentile(returns[np.isfinite(returns)], (5.0, 95.0)))
         if high <= low:
             raise InputError(f"Dataset {run.data_folder}: its returns do not vary, so there is nothing to learn.")
         reaches[name] = low, high - low

@@ -99,8 +99,7 @@ def sentence(error: ValidationError) -> str:
         (near,) = difflib.get_close_matches(dotted, elsewhere or words, n=1, cutoff=0.0)
         return f"{dotted}: is not a setting, did you mean {near!r}?"
     if problem["type"] == "missing":
-        field = Experiment.model_fields.get(dotted)  # a section names its keys
-        section = None if field is None else section_in(field.annotation)
+        section = section_in(getattr(Experiment.model_fields.get(dotted), "annotation", None))  # which names its keys
         needed = [key for key, inner in section.model_fields.items() if inner.is_required()] if section else []
         return f"{dotted}: is missing, it must be {f'a table with {needed[0]}' if needed else 'set'}."
     if problem["type"] == "value_error" and not message.startswith("must"):  # a section's own check names the field

@@ -25,8 +25,6 @@ from metastep.report.document import write_document
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
-_STARTS = 128  # first observations over which the map of step sizes is averaged
-
 
 def write_report(run: Run) -> Path:
     """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from the stages' results."""
@@ -82,7 +80,7 @@ def repeating(run: Run) -> str:
     return "\n".join([created, *(shlex.join(["metastep", verb, str(run.path)]) for verb in later)])
 
 
-def observations(dataset: Dataset, names: Sequence[str], update: int = 0, num: int = _STARTS) -> NDArray[np.float32]:
+def observations(dataset: Dataset, names: Sequence[str], update: int = 0, num: int = 128) -> NDArray[np.float32]:
     """Return finite meta-observations of up to `num` learners after `update` updates, (learners, columns)."""
     rows: list[NDArray[np.float32]] = []
     for history in dataset.blocks():

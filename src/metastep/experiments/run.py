@@ -43,8 +43,6 @@ from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.testing import check_env
 from metastep.testing.envs import declared
 
-_CHECKED_STEPS = 50  # of an episode of a user's environment, at most
-
 
 class Run:
     """An experiment and the folder of its results; every stage writes whole files, so a stopped run resumes.
@@ -58,7 +56,7 @@ class Run:
         self.data_folder, self.report_file = self.path / "data", self.path / "report.html"
         self.model_file, self.validation_file = self.path / "model.safetensors", self.path / "validation.safetensors"
         self.comparison_file = self.path / "comparison.safetensors"
-        self._models: dict[str, Run] = {}
+        self._models: dict[str, Run] = {"": self}
 
     @classmethod
     def create(cls, path: Path, config: Experiment, tasks: Any = None, *, command: str = "") -> Self:
@@ -113,8 +111,6 @@ class Run:
 
     def of_model(self, name: str) -> Run:
         """Return the run of a further model, which lies within this one and may not exist yet; "" is this run."""
-        if not name:
-            return self
         if name not in self._models:
             self._models[name] = Run(self.path / "models" / name, configs.variant(self.config, name), self.tasks)
         return self._models[name]
@@ -222,7 +218,7 @@ class Run:
         return self.dataset
 
     def _controller_of_round(self, tracker: Tracker, writer: DatasetWriter, index: int) -> Controller:
-        """Return what proposes updates in a round: random exploration first, later the model fitted on all rounds before."""
+        """Return what proposes updates in a round: random exploration, later the model fitted on all rounds before."""
         if index == 0:
             return Exploration()
         config, path = self.config, self.round_file(index)
@@ -247,7 +243,8 @@ class Run:
             own.prepare_folder()
             tracker = Named(tracker or Silent(), model)
         if own.config.learner == "search":
-            return searching.search_and_select(own, tracker=tracker)
+            searching.search_and_select(own, stages.Timed(own.path, tracker))
+            return stages.read_fitted(own)[0]
         if not (own.model_file.exists() and own.validation_file.exists()):
             own.collect(tracker=tracker)
         return stages.fit_and_select(own, tracker=tracker)
@@ -301,13 +298,9 @@ class Run:
 
 
 def run(source: str | Path, out: str | Path, *, tracker: Tracker | None = None, **settings: Any) -> Run:
-    """Run an experiment and return it: everything that `metastep run` does. A stopped run resumes.
+    """Run an experiment, a preset or a .toml file, in a folder, as `metastep run` does. A stopped run resumes.
 
-    Args:
-        source, out: the name of a preset or the path of a .toml file; the folder of the run.
-        tracker: receives progress.
-        settings: `scale` ("quick" or "full"), `seed`, `overrides` like `["fqi.regressor.trees=20"]`, `anyway` (whether it may
-            take weeks), and others of `start_run`.
+    Settings are those of `start_run`, like `scale="full"`, `seed=1` or `overrides=["fqi.regressor.trees=20"]`.
     """
     started = start_run(source, settings.pop("scale", None), Path(out), **settings)
     started.run_all(tracker=tracker)
@@ -337,10 +330,8 @@ def start_run(
     if ":" in config.env.name:  # a user's, which may break the contract: later it would fail, or give wrong numbers
         declared(env)  # the policy is built from it
         policy = policies.build(config.policy.name, config.policy.options, env)
-        horizon = min(config.rollout.horizon, _CHECKED_STEPS)
-        check_env(env, horizon=horizon, sigma=getattr(policy, "sigma", 1.0), thorough=False)
-    space = env.context_space
-    listed = None if tasks is None else load_tasks(tasks, space)
+        check_env(env, horizon=min(config.rollout.horizon, 50), sigma=getattr(policy, "sigma", 1.0), thorough=False)
+    listed = None if tasks is None else load_tasks(tasks, env.context_space)
     new = Run(out, config, listed).require_buildable()
     if collects:
         new._require_fitted_q()

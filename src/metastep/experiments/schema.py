@@ -229,10 +229,6 @@ class SearchSection(_Section):
     validate_every: int = _of(Search, "validate_every")
     block_size: int | None = _of(Search, "block_size")
 
-    def build(self) -> Search:
-        """Return the search."""
-        return Search(**dict(self))
-
 
 class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
@@ -261,14 +257,13 @@ class MethodSection(_Named):
         return self.name.rpartition(":")[2]
 
 
+_USUAL_METHODS = MethodSection(name="metafqi"), MethodSection(name="fixed")
+
+
 class CompareSection(_Section):
     """The comparison on test tasks."""
 
-    methods: tuple[MethodSection, ...] = _field(
-        "Methods to compare, in the order of the tables.",
-        (MethodSection(name="metafqi"), MethodSection(name="fixed")),
-        min_length=1,
-    )
+    methods: tuple[MethodSection, ...] = _field("Methods, in the order of the tables.", _USUAL_METHODS, min_length=1)
     num_tasks: Several = _field("Test tasks, the same for every method.", 100)
     num_updates: Count = _field("Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = _field("Tasks on which the baselines are tuned.", 20)
@@ -332,12 +327,11 @@ class Experiment(_Section):
     def _check(self) -> Self:
         # What the classes behind the sections refuse is refused here, in their words.
         InitialPolicy(**dict(self.initial))
-        self.search.build()
+        Search(**dict(self.search))
         if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
             raise ValueError("collect: is missing, it must be a table with num_meta_episodes")
         meta = self.meta
-        step = Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
-        Stepsizes(step.low, step.high, step.scale, num=self.fqi.num_stepsizes)
+        Stepsizes(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale, num=self.fqi.num_stepsizes)
         if self.fqi.maximum == "continuous" and self.fqi.ties != "smallest":
             raise ValueError(f"fqi.ties: {self.fqi.ties!r} must be 'smallest' where fqi.maximum is 'continuous'")
         if len(set(meta.observation)) != len(meta.observation) or not meta.observation:

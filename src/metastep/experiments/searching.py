@@ -16,23 +16,9 @@ from metastep.experiments import provenance
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.rules.spaces import HyperparameterSpace
-from metastep.search import LEVELS, Level, Network, SearchedModel
+from metastep.search import LEVELS, Level, Network, SearchedModel, evolution
 from metastep.search.controller import Searched
-from metastep.search.evolution import (
-    NUMBERS,
-    Course,
-    Files,
-    Search,
-    base_point,
-    course_arrays,
-    course_from,
-    feedback_features,
-    make_strategy,
-    num_blocks,
-    observed,
-    score,
-    search_levels,
-)
+from metastep.search.evolution import Course, Objective, Search
 from metastep.search.model import LevelScore, places, save_model, searched_model
 
 if TYPE_CHECKING:
@@ -44,77 +30,65 @@ _KIND = "search"
 
 def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
     """Return the meta-MDP and the search of a run, or refuse settings that cannot be searched."""
-    mdp, search = run.mdp, run.config.search.build()
+    mdp, search = run.mdp, Search(**dict(run.config.search))
     if not isinstance(mdp, ActorCriticMDP) or not isinstance(mdp.space, HyperparameterSpace):
         needs = "needs a rule that learns from steps and chooses from ranges"
         raise InputError(f"learner: 'search' {needs}, {mdp.rule.name!r} does not; take 'fitted-q'.")
-    base_point(mdp, search.start)  # refuses what is not chosen
-    make_strategy(search, 1)  # refuses a missing package
+    evolution.base_point(mdp, search.start)  # refuses what is not chosen
+    evolution.make_strategy(search, 1)  # refuses a missing package
     if run.config.selection.num_tasks < 2:
         raise InputError("selection.num_tasks: 1 must be 2 or more where the learner is 'search'.")
     if "feedback" in search.levels:
-        feedback_features(search, mdp)  # refuses unknown ones
+        evolution.feedback_features(search, mdp)  # refuses unknown ones
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
     return mdp, search
 
 
-def course_file(run: Run, level: str) -> Path:
-    """Return the file that a level's search goes on from."""
-    return run.path / "search" / f"{level}.safetensors"
-
-
-def level_file(run: Run, level: str) -> Path:
-    """Return the file of a level's model."""
-    return run.path / "levels" / f"{level}.safetensors"
+def level_file(run: Run, level: str, folder: str = "levels") -> Path:
+    """Return the file of a level's model or, in the folder `search`, the one that its search goes on from."""
+    return run.path / folder / f"{level}.safetensors"
 
 
 def keep_course(run: Run, level: Level, course: Course) -> None:
     """Write where a search is."""
-    numbers = {name: getattr(course, name) for name in NUMBERS}
+    numbers = {name: getattr(course, name) for name in evolution.NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
-    path = course_file(run, level)
+    path = level_file(run, level, "search")
     storage.create_folder(path.parent)
-    storage.write_tensors(path, course_arrays(course), about)
+    storage.write_tensors(path, evolution.course_arrays(course), about)
 
 
 def kept_course(run: Run, level: Level) -> storage.Tensors | None:
     """Read and verify the file that a level's search goes on from, if it began."""
-    path = course_file(run, level)
+    path = level_file(run, level, "search")
     if not path.exists():
         return None
     content = storage.read_tensors(path)
-    storage.require_stamp(content.metadata, _KIND, path, "remove it to search again")
-    if (content.metadata.get("run"), content.metadata.get("level")) != (run.identity, level):
-        raise InputError(f"File {path} belongs to another run or level; put back its own, or remove it.")
-    if not isinstance(content.metadata.get("generation"), int):
-        raise InputError(f"File {path} does not say how many generations were made; remove it to search again.")
+    known = content.metadata
+    storage.require_stamp(known, _KIND, path, "remove it to search again")
+    if (known.get("run"), known.get("level")) != (run.identity, level) or not isinstance(known.get("generation"), int):
+        raise InputError(f"File {path} belongs to another run or level, or to none; put back its own, or remove it.")
     return content
 
 
-def search_and_select(run: Run, *, tracker: Tracker | None = None) -> SearchedModel:
+def search_and_select(run: Run, tracker: Tracker) -> None:
     """Search every level, compare the best of each on the validation tasks, select, and write models and validation."""
-    from metastep.experiments.stages import Timed
-
     done = [run.model_file, run.validation_file, *(level_file(run, level) for level in run.config.search.levels)]
     if not all(file.exists() for file in done):
-        timed = Timed(run.path, tracker)
         mdp, search = build_search(run)
         with run.writing():
-            found = _searched(run, mdp, search, timed)
-            methods = [
-                Method(level, mdp.rule, Searched(network, course.best), space=mdp.space)
-                for level, (network, course) in found.items()
-            ]
-            how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(timed)}
+            found = _searched(run, mdp, search, tracker)
+            controllers = {level: Searched(network, course.best) for level, (network, course) in found.items()}
+            methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]
+            how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(tracker)}
             validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **how)
-            chosen, scores = judge_levels(validation, search)
+            chosen, scores = judge_levels(validation, search.objective)
             storage.create_folder(level_file(run, chosen).parent)
             for level, (network, course) in found.items():
                 save_model(_model(run, mdp, network, course, scores), level_file(run, level))
             provenance.write_comparison(run, run.validation_file, validation)
             storage.write_atomically(run.model_file, storage.read_bytes(level_file(run, chosen)))
-    return read_searched(run)
 
 
 def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -> dict[Level, tuple[Network, Course]]:
@@ -124,29 +98,24 @@ def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -
     def begun(level: Level, like: Any) -> Course | None:
         content = kept[level]
         try:
-            return None if content is None else course_from(content.arrays, content.metadata, like)
+            return None if content is None else evolution.course_from(content.arrays, content.metadata, like)
         except (InputError, KeyError, TypeError, ValueError) as error:
-            path = course_file(run, level)
+            path = level_file(run, level, "search")
             raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
 
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
-    left = sum(num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
+    left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
     with tracker.stage("search", left, "blocks") as stage:
-        files = Files(begun, partial(keep_course, run))
-        return search_levels([mdp], search, files=files, advance=stage.advance, **how)
+        files = evolution.Files(begun, partial(keep_course, run))
+        return evolution.search_levels([mdp], search, files=files, advance=stage.advance, **how)
 
 
-def _model(
-    run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scores: tuple[LevelScore, ...]
-) -> SearchedModel:
+def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scores: Any) -> SearchedModel:
     names, _ = places(mdp, network)
     low = high = np.zeros(0, np.float32)
     if names:
-        seen = observed(mdp, Searched(network, course.best), names, run.config.seed, Stream.VALIDATION)
-        seen = seen[np.isfinite(seen).all(axis=1)]
-        if not len(seen):
-            raise InputError("search: no learner of the best controller has finite features only.")
+        seen = evolution.observed(mdp, Searched(network, course.best), names, run.config.seed, Stream.VALIDATION)
         low, high = seen.min(axis=0), seen.max(axis=0)
     return searched_model(
         mdp,
@@ -161,13 +130,14 @@ def _model(
     )
 
 
-def judge_levels(validation: Comparison, search: Search) -> tuple[Level, tuple[LevelScore, ...]]:
+def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, tuple[LevelScore, ...]]:
     """Return the selected level, and the mean score of every level with its standard error.
 
     The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. One
     that diverged on a task is left out.
     """
-    by_task = dict(zip(validation.names, score(np.moveaxis(validation.returns, 2, 0), search.objective), strict=True))
+    every = evolution.score(np.moveaxis(validation.returns, 2, 0), objective)
+    by_task = dict(zip(validation.names, every, strict=True))
     scores = {level: by_task[level] for level in LEVELS if level in by_task and np.isfinite(by_task[level]).all()}
     if not scores:
         raise InputError("search: every level diverged on the validation tasks; look at the ranges of the choices.")
@@ -181,25 +151,11 @@ def judge_levels(validation: Comparison, search: Search) -> tuple[Level, tuple[L
     return chosen, tuple(LevelScore(level, float(own.mean()), error(own)) for level, own in scores.items())
 
 
-def read_searched(run: Run) -> SearchedModel:
-    """Return the model of a run, which must be what its validation selects."""
-    model, search = run.model, run.config.search.build()
-    if not isinstance(model, SearchedModel):
-        raise InputError(f"File {run.model_file} holds no searched model; put back the file of this run.")
-    if (model.record.level, model.record.validation) != judge_levels(run.validation, search):
-        others = f"was not selected on what {run.validation_file.name} beside it holds"
-        raise InputError(f"File {run.model_file} {others}; remove both and search again.")
-    return model
-
-
 def read_level(run: Run, level: str = "") -> Any:
     """Return the model of one level of a run's search, by default the selected model of a run."""
     if not level:
         return run.model
     path = level_file(run, level)
-    if not path.exists():
-        known = ", ".join(run.config.search.levels)
-        raise InputError(f"controller.level: {level!r} was not searched in {run.path}, there are {known}.")
     model = provenance.learned_here(run, path)
     if not isinstance(model, SearchedModel) or model.record.level != level:
         raise InputError(f"File {path} holds another level; put back the file of this run, or search again.")

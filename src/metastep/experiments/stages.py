@@ -36,11 +36,10 @@ from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
 from metastep.mdp.runs import Plan, carry_out
 from metastep.rules.spaces import Range
+from metastep.search import SearchedModel
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
-
-_SECONDS = TypeAdapter(dict[str, float])
 
 
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
@@ -125,12 +124,16 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
 
 def read_fitted(run: Run) -> tuple[Any, Comparison]:
     """Return the model of a run and its validation, which must belong together."""
+    model, validation, verb = run.model, run.validation, "fit"
     if run.config.learner == "search":
-        return searching.read_searched(run), run.validation
-    if select(run.model, run.validation).record != run.model.record:
+        verb, record, chosen = "search", model.record, searching.judge_levels(validation, run.config.search.objective)
+        is_own = isinstance(model, SearchedModel) and (record.level, record.validation) == chosen
+    else:
+        is_own = select(model, validation).record == model.record
+    if not is_own:
         others = f"was not selected on what {run.validation_file.name} beside it holds"
-        raise InputError(f"File {run.model_file} {others}; remove both and run `metastep fit {run.path}` again.")
-    return run.model, run.validation
+        raise InputError(f"File {run.model_file} {others}; remove both and run `metastep {verb} {run.path}` again.")
+    return model, validation
 
 
 def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = None) -> list[Comparison]:
@@ -156,9 +159,8 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
     """
     settings, own = run.config.compare, run.of_model(spec.model)
     how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
-    blocks = len(Blocks(settings.num_tasks, run.mdp.block_size)) + (
-        num_blocks(spec, own.mdp, **how) if spec.grid else 0
-    )
+    blocks = len(Blocks(settings.num_tasks, run.mdp.block_size))
+    blocks += num_blocks(spec, own.mdp, **how) if spec.grid else 0
     ready = None if spec.grid else prepare_method(run, spec, tracker=tracker)
     uses, controller = list[str](), some_controller(spec)
     if controller.needs_model:
@@ -274,4 +276,4 @@ def read_times(folder: Path) -> dict[str, float]:
         return {}
     found = storage.read_json(file)
     storage.require_stamp(found, "times", file, "remove it")
-    return from_json(_SECONDS, found.get("seconds"), f"File {file}: seconds")
+    return from_json(TypeAdapter(dict[str, float]), found.get("seconds"), f"File {file}: seconds")

@@ -131,10 +131,7 @@ class Movement(NamedTuple):
     step: Any
 
     def after(self, parameters: Any, xp: Any) -> tuple["Movement", dict[str, Any]]:
-        """Return the movement to new parameters, and its diagnostics; one that is not finite is skipped.
-
-        It would spoil later angles.
-        """
+        """Return the movement to new parameters, and its diagnostics; skip one that is not finite: it would spoil angles."""
         step = parameters - self.parameters
         length, _, cosine = step_geometry(step, self.step, xp)
         norm, sound = xp.sqrt(xp.sum(parameters**2)), xp.isfinite(length)
@@ -170,8 +167,7 @@ class MinibatchStats(NamedTuple):
     def of_the_update(self, reported: Iterable[str], each_epoch: int, xp: Any) -> dict[str, Any]:
         """Return means over the last epoch or over all minibatches, of what the loop reports, and how many there were."""
         num = xp.maximum(self.minibatches, 1)
-        own = [name for name in PER_MINIBATCH if name in reported]
-        own += ["last_clip_fraction"] if "clip_fraction" in own else []
+        own = [name for name in self._fields[1:] if name.removeprefix("last_") in reported]
         each = {name: (num - 1) % each_epoch + 1 if name in _OF_AN_EPOCH else num for name in own}
         means = {name: getattr(self, name) / count for name, count in each.items()}
         return means | {"gradient_steps": xp.asarray(self.minibatches, np.float32)}
@@ -218,16 +214,16 @@ def _formula(name: str) -> Feature | None:
     return feature if feature is not None and set(feature.needs) <= {*DIAGNOSTICS, *_OWN} else None
 
 
-def needed(features: Sequence[str]) -> tuple[str, ...]:
-    """Return the diagnostics that features are computed from, each once; others are given by the feature's name."""
-    found = ((name, _formula(name)) for name in features)
-    needs = (need for name, feature in found for need in ((name,) if feature is None else feature.needs))
-    return tuple(dict.fromkeys(need for need in needs if need not in _OWN))
+def _needed(formulas: Mapping[str, Feature | None]) -> tuple[str, ...]:
+    """Return the diagnostics that features are computed from, each once; one without a formula is its own."""
+    needs = (need for name, formula in formulas.items() for need in ((name,) if formula is None else formula.needs))
+    return tuple(dict.fromkeys(needs))
 
 
-def asked_for(diagnostics: Iterable[str]) -> tuple[str, ...]:
-    """Return what a loop is asked to report so that these are known, each once."""
-    return tuple(dict.fromkeys(_INSTEAD.get(name, name) for name in diagnostics))
+def asked_for(features: Sequence[str]) -> tuple[str, ...]:
+    """Return what a loop is asked to report for some features, each once."""
+    needs = (need for need in _needed({name: _formula(name) for name in features}) if need not in _OWN)
+    return tuple(dict.fromkeys(_INSTEAD.get(need, need) for need in needs))
 
 
 class Observed(NamedTuple):
@@ -240,22 +236,15 @@ class Observed(NamedTuple):
     movement: Movement | None
 
 
-def observed(
-    features: Sequence[str],
-    reported: Mapping[str, Any],
-    memory: Memory,
-    budget: float,
-    xp: Any,
-    movement: Movement | None = None,
-) -> Observed:
-    """Compute features by name from what a loop reports.
+def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, budget: float, xp: Any) -> Observed:
+    """Compute features by name from what a loop reports, and the `memory` and `movement` of a learner's state.
 
     Before the first update, diagnostics of the last one are 0, and NumPy loops need not report them.
     """
-    found = dict(reported)
+    found, memory, movement = dict(reported), state.memory, state.movement
     for name in found:
         if name not in DIAGNOSTICS and name not in features:
-            allowed = [*dict.fromkeys((*needed(features), *DIAGNOSTICS))]
+            allowed = [*dict.fromkeys((*asked_for(features), *DIAGNOSTICS))]
             raise not_registered("diagnostics", name, allowed, "is not something a stepper knows")
     for name in ("mean_return", "return_error"):
         if "returns" in found and name in found:
@@ -264,9 +253,8 @@ def observed(
         flat = found["parameters"]
         before = movement or Movement(flat, xp.zeros_like(flat))
         if before.parameters.shape != flat.shape:
-            raise InputError(
-                f"diagnostics: parameters has {flat.size} numbers, before it had {before.parameters.size}."
-            )
+            num = before.parameters.size
+            raise InputError(f"diagnostics: parameters has {flat.size} numbers, before it had {num}.")
         moved, lengths = before.after(flat, xp)
         movement, found = moved if movement or np.isfinite(lengths["step_norm"]) else None, found | lengths | found
     sizes = {name: np.shape(found[name])[-1] for name in ("values", "targets") if name in found}
@@ -284,12 +272,12 @@ def observed(
             found[name] = xp.where(memory.updates > 0, found[name], 0.0)
         elif xp is np and not memory.updates:
             found[name] = np.float32(0.0)
-    given = {name for name in features if name in reported and name not in DIAGNOSTICS}  # as they are
-    missing = [name for name in needed([name for name in features if name not in given]) if name not in found]
-    if missing:
-        asked = missing if "mean_return" in reported or "return_error" in reported else asked_for(missing)
-        raise InputError(f"diagnostics: missing {', '.join(asked)}, which the model needs.")
-    formulas = {name: None if name in given else _formula(name) for name in features}
+    # A feature that is reported is taken as it is.
+    formulas = {name: None if name in reported and name not in DIAGNOSTICS else _formula(name) for name in features}
+    if missing := [name for name in _needed(formulas) if name not in found]:
+        if "mean_return" not in reported and "return_error" not in reported:
+            missing = [*dict.fromkeys(_INSTEAD.get(name, name) for name in missing)]
+        raise InputError(f"diagnostics: missing {', '.join(missing)}, which the model needs.")
     seen = Seen(found, memory, xp)
     computed = {name: found[name] if feature is None else feature(seen) for name, feature in formulas.items()}
     # Also diagnostics that the model does not need: a loop in which anything is not finite is about to break.

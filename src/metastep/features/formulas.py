@@ -4,16 +4,14 @@ The parameters of a formula are the diagnostics that it needs; `memory` and `xp`
 """
 
 from collections.abc import Callable
-from functools import partial
 from inspect import signature
 from itertools import combinations
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from metastep.features import diagnostics as of
-from metastep.features.diagnostics import LOWEST_EXPLAINED, REGISTRY, SMALLEST, Feature, Seen, first_of, log10, over
+from metastep.features.diagnostics import LOWEST_EXPLAINED, REGISTRY, SMALLEST, Feature, first_of, log10, over
 
 
 def norm(vectors: Any, xp: Any) -> Any:
@@ -100,10 +98,8 @@ def entropy_change(entropy: Any, memory: Any, xp: Any) -> Any:
 
 
 def first_entropy(entropy: Any, memory: Any, xp: Any) -> Any:
-    """Entropy of the policy on the first batch, in nats, to a tenth: what kind of actions there are, and how many.
-
-    It is rounded so that policies of the same kind are alike whatever their first weights are.
-    """
+    """Entropy of the policy on the first batch, in nats, to a tenth: what kind of actions there are, and how many."""
+    # Rounded, so that policies of the same kind are alike whatever their first weights are.
     return xp.round(10.0 * xp.where(memory.sound > 0, memory.first_entropy, entropy)) / 10.0
 
 
@@ -124,31 +120,24 @@ def relative_step(step_norm: Any, parameter_norm: Any, xp: Any) -> Any:
 
 
 def gradient_change(gradient_norm: Any, memory: Any, xp: Any) -> Any:
-    """Decimal logarithm of the gradient's norm over that of the first update; 0 before it.
-
-    A ratio of two norms of the same loss: with the critic's error in it, the norm itself has the unit of the rewards, squared.
-    """
-    return _since(first_of(memory.first_gradient_norm, gradient_norm, xp), gradient_norm, xp)
+    """Decimal logarithm of the gradient's norm over that of the first update; 0 before it."""
+    # A ratio, since with the critic's error in the loss the norm itself has the unit of the rewards, squared.
+    return _since(memory.first_gradient_norm, gradient_norm, xp)
 
 
 def actor_gradient(actor_gradient_norm: Any, parameter_norm: Any, xp: Any) -> Any:
-    """Decimal logarithm of the norm of the actor's gradient times that of all parameters; -6 before the first update.
-
-    The product, since a gradient has the inverse unit of the parameters: it is how much the actor's loss changes for a relative
-    change of the parameters. With standardised advantages that loss has no unit either.
-    """
+    """Decimal logarithm of the norm of the actor's gradient times that of all parameters; -6 before the first update."""
+    # How much the actor's loss, without a unit where advantages are standardised, changes for a relative change of them.
     return log10(actor_gradient_norm * parameter_norm, xp)
 
 
 def target_change(target_std: Any, memory: Any, xp: Any) -> Any:
-    """Decimal logarithm of the standard deviation of the critic's targets over that on the first batch.
-
-    Relative to the first batch, not to the mean return, which may be zero: rewards in another unit change neither.
-    """
-    return _since(first_of(memory.first_target_std, target_std, xp), target_std, xp)
+    """Decimal logarithm of the standard deviation of the critic's targets over that on the first batch."""
+    return _since(memory.first_target_std, target_std, xp)
 
 
-def _since(first: Any, now: Any, xp: Any) -> Any:
+def _since(known: Any, now: Any, xp: Any) -> Any:
+    first = first_of(known, now, xp)
     return xp.where(first > 0.0, log10(over(now, first, xp), xp), 0.0)
 
 
@@ -214,10 +203,13 @@ def _columns(name: str, mdp: Any) -> tuple[str, ...]:
     return (name,)
 
 
-def _define(name: str, needs: tuple[str, ...], sentence: str | None, formula: Callable[[Seen], Any]) -> None:
+def _define(name: str, parameters: tuple[str, ...], sentence: str | None, formula: Callable[..., Any]) -> None:
     """Register a formula as the class that a feature of one's own would be."""
+    needs = tuple(each for each in parameters if each not in _OWN)
     members: dict[str, Any] = {"name": name, "needs": needs, "__doc__": sentence}
-    members["__call__"] = lambda self, seen: formula(seen)
+    members["__call__"] = lambda self, seen: formula(
+        *(getattr(seen, each) if each in _OWN else seen[each] for each in parameters)
+    )
     members["columns"] = lambda self, mdp: _columns(name, mdp)
     members["size"] = lambda self, mdp: len(_columns(name, mdp))
     if name in _BOUNDS:
@@ -225,19 +217,9 @@ def _define(name: str, needs: tuple[str, ...], sentence: str | None, formula: Ca
     REGISTRY.register(name, type(name, (Feature,), members))
 
 
-def _evaluate(formula: Callable[..., Any], parameters: tuple[str, ...], seen: Seen) -> Any:
-    return formula(*(getattr(seen, each) if each in _OWN else seen[each] for each in parameters))
-
-
-def _logarithm(need: str, seen: Seen) -> Any:
-    return log10(seen[need], seen.xp)
-
-
 for _formula in _FORMULAS:
-    _all = tuple(signature(_formula).parameters)
-    _needs = tuple(each for each in _all if each not in _OWN)
-    _define(_formula.__name__, _needs, _formula.__doc__, partial(_evaluate, _formula, _all))
+    _define(_formula.__name__, tuple(signature(_formula).parameters), _formula.__doc__, _formula)
 for _name, (_need, _sentence) in _PLAIN.items():
-    _define(_name, (_need,), _sentence, itemgetter(_need))
+    _define(_name, (_need,), _sentence, lambda numbers: numbers)
 for _name, (_need, _sentence) in _LOGARITHMS.items():
-    _define(_name, (_need,), f"Decimal logarithm of {_sentence}", partial(_logarithm, _need))
+    _define(_name, (_need, "xp"), f"Decimal logarithm of {_sentence}", log10)

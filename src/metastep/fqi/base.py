@@ -126,13 +126,10 @@ class AnyModel(ABC):
     def propose(self, **features: ArrayLike) -> Proposal:
         """Return the hyperparameters for the next update of one learner, by name.
 
-        Numbers may be those of NumPy, JAX or PyTorch. With numbers that are not finite, a fitted model gives the smallest step
-        of the first branch, and a searched one takes the mean of their feature in place of them. The first that lies outside
-        the range of the training data gives a warning.
-
-        Args:
-            features: every part of the observation, by the name of its feature; `module:name` is passed as `name`. Of
-                `theta`, `natural_gradient`, `context` and `budget`, those that the model does not look at are ignored.
+        Give every part of the observation by the name of its feature, `module:name` as `name`; `theta`, `natural_gradient`,
+        `context` and `budget` are ignored where the model does not look at them. Numbers may be those of NumPy, JAX or PyTorch.
+        With numbers that are not finite, a fitted model gives the smallest step of the first branch, and a searched one takes
+        the mean of their feature. The first that lies outside the range of the training data gives a warning.
         """
         return self.proposed(features)
 
@@ -164,10 +161,7 @@ class AnyModel(ABC):
         return self.chosen(row)
 
     def check_reach(self, row: NDArray[np.float32], outside: Outside, warned: list[str], stacklevel: int = 2) -> None:
-        """Warn of a number outside the range of the training data, or refuse it: the proposal is then a guess.
-
-        With `outside="warn"`, only the first is reported; its warning is added to `warned`.
-        """
+        """Refuse a number outside the range of the training data, or warn of the first, and add the warning to `warned`."""
         record = self.record
         low, high = np.array(record.feature_low, np.float32), np.array(record.feature_high, np.float32)
         # A little wider: logarithms differ in the last bits between frameworks.
@@ -176,10 +170,8 @@ class AnyModel(ABC):
         if not beyond.any() or not np.isfinite(row).all() or (warned and outside == "warn"):
             return
         index = int(beyond.argmax())
-        sentence = (
-            f"{record.feature_names[index]} is {row[index]:g}, outside of the {record.feature_low[index]:g} to "
-            f"{record.feature_high[index]:g} of the training data"
-        )
+        reach = f"{record.feature_low[index]:g} to {record.feature_high[index]:g} of the training data"
+        sentence = f"{record.feature_names[index]} is {row[index]:g}, outside of the {reach}"
         if outside == "refuse":
             raise InputError(f"{sentence}.")
         warned.append(f"{sentence}: the step size is a guess. Further ones are not reported.")

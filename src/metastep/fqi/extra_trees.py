@@ -1,12 +1,11 @@
 """Extremely randomised trees in Numba: the forests of scikit-learn's ExtraTreesRegressor, several times faster.
 
-The algorithm is Geurts, Ernst and Wehenkel's with scikit-learn's conventions: every node draws one uniform threshold
-between the minimum and the maximum of each feature and keeps the one with the largest variance reduction; constant
-features are skipped; all rows are used (no bootstrap). Random numbers differ from scikit-learn's, so forests agree in
-distribution, not tree by tree.
+The algorithm is Geurts, Ernst and Wehenkel's with scikit-learn's conventions: every node draws one uniform threshold between the
+minimum and the maximum of each feature and keeps the one with the largest variance reduction; constant features are skipped; all
+rows are used (no bootstrap). Random numbers differ, so forests agree in distribution, not tree by tree.
 
-Speed comes from the layout: a row's features are contiguous and padded to whole SIMD registers, so one pass over the
-rows of a node updates the statistics of all its features at once, without a sort and without a gather.
+Speed comes from the layout: a row's features are contiguous and padded to whole SIMD registers, so one pass over the rows of a
+node updates the statistics of all its features at once, without a sort and without a gather.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from metastep._core.settings import check_fields
 from metastep.fqi.forest import LEAF, Forest, join, kernel, load_forest
 
 _LANES = 16  # features are padded to a multiple: compiled loops handle 16 float32 at once, fewer one by one
-_PIECES = 64  # of the rows that threads predict
 _CONSTANT = np.float32(1e-7)  # largest range of a feature that is constant in a node, as in scikit-learn
 
 
@@ -68,10 +66,8 @@ class ExtraTrees:
             centred = y - mean
 
             def tree(seed: np.uint64) -> tuple[Forest, float]:
-                state = np.array([seed], dtype=np.uint64)
-                nodes, *arrays, importances = _grow(
-                    data, centred.copy(), num_features, fewest, state, low.copy(), high.copy()
-                )
+                own = np.array([seed], dtype=np.uint64), low.copy(), high.copy()
+                nodes, *arrays, importances = _grow(data, centred.copy(), num_features, fewest, *own)
                 feature, threshold, right, value = (array[:nodes].copy() for array in arrays)
                 left = np.where(feature >= 0, np.arange(1, nodes + 1), LEAF).astype(np.int32)  # the next node
                 removed = float(importances.sum())
@@ -88,14 +84,11 @@ class ExtraTrees:
             return forest(padded, y, seeds)[0]
         blind = padded.copy()
         blind[:, num_features - 1] = 0.0  # what does not vary is never split
-        first, by_first = forest(blind, y, seeds[: self.trees])
-        left = y - np.concatenate(map_threads(first.predict, np.array_split(matrix, _PIECES), threads))
-        rest, by_rest = forest(padded, left, seeds[self.trees :])
+        halves = [forest(blind, y, seeds[: self.trees])]
+        left = y - np.concatenate(map_threads(halves[0][0].predict, np.array_split(matrix, 64), threads))
+        halves.append(forest(padded, left, seeds[self.trees :]))
         # A forest is the mean of its trees; here it is the sum of two such means, each with its own importances.
-        halves = ((first, by_first), (rest, by_rest))
-        return join(
-            [half._replace(value=2.0 * half.value, importances=removed * half.importances) for half, removed in halves]
-        )
+        return join([own._replace(value=2.0 * own.value, importances=part * own.importances) for own, part in halves])
 
     load = staticmethod(load_forest)
 
@@ -104,9 +97,8 @@ class ExtraTrees:
 def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-untyped-def]
     """Grow one tree, depth first, left before right, and return its number of nodes, their arrays, and importances.
 
-    A node is a range of `ids`, and of the targets `y`, which are kept in the same order; `low` and `high` are the ranges of
-    the features in the current node. Plain loops instead of array expressions, here and below: the latter take several times
-    as long to compile.
+    A node is a range of `ids`, and of the targets `y`, in the same order; `low` and `high` are the ranges of the features in the
+    current node. Plain loops, here and below: array expressions take several times as long to compile.
     """
     num_rows, width = data.shape
     ids, spare_ids, spare_y = np.empty(num_rows, np.uint32), np.empty(num_rows, np.uint32), np.empty(num_rows)
@@ -128,9 +120,8 @@ def _grow(data, y, num_features, fewest, state, low, high):  # type: ignore[no-u
         if parent >= 0:
             right[parent] = nodes
         while True:  # down the left children, until a leaf
-            node = nodes
+            node, size = nodes, stop - start
             nodes += 1
-            size = stop - start
             total = _sum(y, start, stop, 0.0, False)
             mean = total / size
             spread = _sum(y, start, stop, mean, True)
@@ -210,10 +201,9 @@ def _uniform(state):  # type: ignore[no-untyped-def]
 
 @kernel
 def _ranges(data, ids, start, stop, low, high):  # type: ignore[no-untyped-def]
-    """Compute the minimum and maximum of every feature over the rows of a node.
+    """Compute the minimum and maximum of every feature over the rows of a node, four rows in each pass to spare loads.
 
-    Four rows in each pass spare loads of the running values. They come from the four quarters of the node: four forward
-    streams far apart are what the processor prefetches; four neighbouring rows are not, at a third of the speed.
+    They come from the four quarters of the node: the processor prefetches forward streams far apart, not neighbouring rows.
     """
     for f in range(data.shape[1]):
         low[f] = high[f] = data[ids[start], f]

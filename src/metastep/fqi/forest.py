@@ -138,8 +138,7 @@ def check_structure(forest: Forest) -> None:
 
     for name in ("threshold", "value", "importances"):
         require(np.isfinite(getattr(forest, name)), f"{name} must be finite")
-    ends = (offsets[:1] == 0) & (offsets[-1:] == nodes)
-    increasing = np.concatenate([ends, offsets[1:] > offsets[:-1]])
+    increasing = np.concatenate([(offsets[:1] == 0) & (offsets[-1:] == nodes), offsets[1:] > offsets[:-1]])
     require(increasing, "offsets must start at 0, increase and end at the number of nodes")
     in_range = (feature >= LEAF) & (feature < len(importances))
     require(in_range, "feature must be -1 at a leaf and otherwise below the number of features")
@@ -163,7 +162,7 @@ def pack(forest: Forest) -> dict[str, NDArray[Any]]:
     of 65,536 steps between the smallest and the largest of the forest's thresholds of that feature, or of its leaves.
     """
     feature, num = forest.feature, forest.num_features
-    left, right, _ = _children(feature)
+    left, right = _children(feature)
     if not (np.array_equal(left, forest.left) and np.array_equal(right, forest.right)):
         return forest.arrays()
     number = np.where(feature == LEAF, forest.value, forest.threshold)
@@ -187,10 +186,7 @@ def _unpack(arrays: Mapping[str, NDArray[Any]]) -> Forest:
         raise InputError("forest: packed arrays have lengths that do not fit each other.")
     if len(feature) and not LEAF <= feature.min() <= feature.max() < num:
         raise InputError(f"forest: packed_feature must be {LEAF} or below the number of features.")
-    left, right, is_whole = _children(feature)
-    if not is_whole:
-        raise InputError("forest: packed_feature ends within a tree.")
-    is_leaf = feature == LEAF
+    (left, right), is_leaf = _children(feature), feature == LEAF
     number = low[feature] + (np.float64(high) - low)[feature] * (code / _STEPS)
     threshold, value = np.where(is_leaf, 0.0, number).astype(np.float32), np.where(is_leaf, number, 0.0)
     return Forest(feature, threshold, left, right, value, offsets, importances.astype(np.float64))
@@ -198,10 +194,9 @@ def _unpack(arrays: Mapping[str, NDArray[Any]]) -> Forest:
 
 @kernel
 def _children(feature):  # type: ignore[no-untyped-def]
-    """Return the children of nodes in the order of a walk, and whether the last tree is complete."""
+    """Return the children of nodes in the order of a walk; -1 where the walk ends before there is one."""
     left, right = np.full(feature.size, -1, np.int32), np.full(feature.size, -1, np.int32)
-    stack = np.empty(feature.size + 1, np.int64)
-    height = 0
+    stack, height = np.empty(feature.size + 1, np.int64), 0
     for node in range(feature.size):
         if height > 0:  # the next node is a child of the last node that lacks one
             parent = stack[height - 1]
@@ -213,4 +208,4 @@ def _children(feature):  # type: ignore[no-untyped-def]
         if feature[node] >= 0:
             stack[height] = node
             height += 1
-    return left, right, height == 0
+    return left, right

@@ -1,13 +1,13 @@
 """The maximum of a forest over the step size, without predicting on (states x step sizes) rows.
 
-Every tree is walked once per block of states. A node of the walk is (tree node, range of row ids, interval of step-size
-cells): a split on a state feature partitions the row ids in place, a split on the step size (always the LAST input
-feature) cuts the interval and follows both branches with the same rows, a leaf adds its difference to the previous leaf
-at the start of its interval. One prefix sum over the cells then gives every state's value at every step size.
+Every tree is walked once per block of states. A node of the walk is (tree node, range of row ids, interval of step-size cells): a
+split on a state feature partitions the row ids in place, a split on the step size (always the LAST input feature) cuts the
+interval and follows both branches with the same rows, a leaf adds its difference to the previous leaf at the start of its
+interval. One prefix sum over the cells then gives every state's value at every step size.
 
-Leaf values are summed as 64-bit integers, scaled by a power of two so that nothing overflows. Integer sums do not
-depend on their order: equal values stay exactly equal, so ties are real ties, and bits do not depend on threads or
-blocks. The rounding, `max|leaf| * trees * 2^-62` per leaf, is below that of a float64 sum.
+Leaf values are summed as 64-bit integers, scaled by a power of two so that nothing overflows. Integer sums do not depend on their
+order: ties are real ties, and bits do not depend on threads or blocks. The rounding, `max|leaf| * trees * 2^-62` per leaf, is
+below that of a float64 sum.
 """
 
 import math
@@ -23,8 +23,9 @@ from metastep.fqi.forest import Forest, as_inputs, join, kernel
 Ties = Literal["smallest", "middle", "largest", "longest-run"]  # which of several best steps is taken
 
 _BLOCK_ROWS = 1024  # states walked together: a block of columns and its sums stay in the second-level cache
-# Most (cell, row) sums of a block: bounds the rows when there are many cells (continuous maximum).
-_BLOCK_CELLS = 1 << 20
+_BLOCK_CELLS = (
+    1 << 20
+)  # most (cell, row) sums of a block: bounds the rows when there are many cells (continuous maximum)
 
 
 class Plan(NamedTuple):
@@ -51,8 +52,7 @@ class Maximum(NamedTuple):
 def stepsize_cells(forests: Sequence[Forest], low: float, high: float) -> NDArray[np.float32]:
     """Return the smallest step size of each cell of `[low, high]` on which all forests are constant.
 
-    A forest is piecewise constant in the step size and jumps just above its thresholds, so the maximum over these
-    points is the maximum over the continuous interval.
+    Forests jump just above their thresholds, so the maximum over these points is that over the continuous interval.
     """
     first, last = np.float32(low), np.float32(high)
     thresholds = np.concatenate([forest.threshold[forest.feature == forest.num_features - 1] for forest in forests])
@@ -91,9 +91,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
     matrix = as_inputs(states, plan.trees.num_features - 1, "states")
     num, cells = len(matrix), len(plan.stepsizes)
     rows = max(1, min(num, _BLOCK_ROWS, max(64, _BLOCK_CELLS // cells)))
-    value, best = np.empty(num), np.empty(num, dtype=np.int64)
-    values = np.empty((num if with_values else 0, cells))
-
+    value, best, values = np.empty(num), np.empty(num, np.int64), np.empty((num if with_values else 0, cells))
     # A few shares per thread balance the load; shares are whole blocks, so that only the last block is short.
     share = rows * max(1, -(-num // (rows * count_threads(threads) * 4)))
 
@@ -108,7 +106,7 @@ def maximise_general(
     heads: Sequence[Any], states: NDArray[Any], points: NDArray[Any], lam: float = 1.0, *, with_values: bool = False
 ) -> Maximum:
     """Find the same maximum for anything that predicts, by predicting on every (state, step size) row."""
-    value, best = np.empty(len(states)), np.empty(len(states), dtype=np.int64)
+    value, best = np.empty(len(states)), np.empty(len(states), np.int64)
     values = np.empty((len(states) if with_values else 0, len(points)))
     for start in range(0, len(states), _BLOCK_ROWS):
         block = states[start : start + _BLOCK_ROWS]
@@ -127,8 +125,7 @@ def maximise_general(
 def tied(values: NDArray[np.float64], ties: Ties) -> NDArray[np.intp]:
     """Return the position of one of the largest values of each row `(rows, cells)`.
 
-    That is the first, the middle or the last of them, or the middle of their longest run of neighbours (of several such runs,
-    the first); of two in the middle, the first.
+    "longest-run" is the middle of their longest run of neighbours, of several the first; of two in the middle, the first.
     """
     if ties == "smallest":
         return values.argmax(axis=1)
@@ -139,10 +136,8 @@ def tied(values: NDArray[np.float64], ties: Ties) -> NDArray[np.intp]:
         rank = is_best.cumsum(axis=1)
         return (rank == (rank[:, -1:] + 1) // 2).argmax(axis=1)
     place = np.arange(values.shape[1])
-    # Of the run up to here, 0 where none is.
-    length = place - np.maximum.accumulate(np.where(is_best, -1, place), axis=1)
-    last = length.argmax(axis=1)
-    return last - length.max(axis=1) // 2
+    length = place - np.maximum.accumulate(np.where(is_best, -1, place), axis=1)  # of the run up to here, or 0
+    return length.argmax(axis=1) - length.max(axis=1) // 2
 
 
 @kernel

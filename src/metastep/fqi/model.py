@@ -126,13 +126,11 @@ def record_from_json(found: Any) -> ModelRecord:
     if not record.directions or any(branch.values for branch in record.branches):
         return record
     # Version 0.2 has only the names of branches: add the values that they stand for.
-    rule = record.setting.get("rule")
-    clips = rule.get("clip_range") if isinstance(rule, dict) else None
-    values: list[dict[str, Any]] = [{"direction": float(index)} for index in range(len(record.branches))]
-    if isinstance(clips, list) and len(clips) == len(record.branches):
-        values = [{"clip_range": clip} for clip in clips]
-    known = record_to_json(record)
-    known["branches"] = [branch | {"values": own} for branch, own in zip(known["branches"], values, strict=True)]
+    known, rule = record_to_json(record), record.setting.get("rule")
+    clips: Any = rule.get("clip_range") if isinstance(rule, dict) else None
+    has_clips = isinstance(clips, list) and len(clips) == len(record.branches)
+    for index, branch in enumerate(known["branches"]):
+        branch["values"] = {"clip_range": clips[index]} if has_clips else {"direction": float(index)}
     return from_json(_RECORD, known, "model record")
 
 
@@ -169,8 +167,7 @@ class Model(AnyModel):
 
     def stepsize(self, **features: ArrayLike) -> float:
         """Return the step size for the next update of one learner, as `propose` does; not for a model with a menu."""
-        if self.record.directions:
-            others = ", ".join(self.record.directions)
+        if others := ", ".join(self.record.directions):
             raise InputError(f"stepsize: the model chooses among {others} as well; use propose.")
         return self.proposed(features).stepsize
 
@@ -250,25 +247,23 @@ def model_from(
     `setting` is the meta-MDP that it was fitted for, as JSON, and `configuration` further settings to record. Names of features
     are derived from the parts of the observation by default, branches (see `branches_of`) from their positions.
     """
-    parts, names = tuple(observation), feature_names
-    if names is None:
-        names = [f"{part.name}[{i}]" if part.size > 1 else part.name for part in parts for i in range(part.size)]
+    parts = tuple(observation)
+    names = [f"{part.name}[{i}]" if part.size > 1 else part.name for part in parts for i in range(part.size)]
     settings = dict(fitted.get_params(deep=False))
     given, regressor = settings.pop("regressor"), fitted.regressor_
     for name in ("menu", "stepsize_low", "stepsize_high", "stepsize_scale"):  # are the branches
         del settings[name]
-    if branches is None:
-        branches = [
-            Branch(name, float(step.low), float(step.high), step.scale, {"direction": float(index)} if name else {})
-            for index, (name, step) in enumerate(fitted.stepsizes_.items())
-        ]
+    own = [
+        Branch(name, float(step.low), float(step.high), step.scale, {"direction": float(index)} if name else {})
+        for index, (name, step) in enumerate(fitted.stepsizes_.items())
+    ]
     record = ModelRecord(
         setting=setting,
         observation=parts,
-        feature_names=tuple(names),
+        feature_names=tuple(feature_names or names),
         feature_low=tuple(fitted.feature_low_.tolist()),
         feature_high=tuple(fitted.feature_high_.tolist()),
-        branches=tuple(branches),
+        branches=tuple(branches or own),
         num_stepsizes=int(fitted.num_stepsizes),
         maximum=fitted.maximum,
         lam=float(fitted.lam),
@@ -314,10 +309,8 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, storage.Tensors
         path = further[0] if len(further) == 1 else path / _FILE
     card = path.with_suffix(".md")
     if path.is_file() and (expected := recorded_model(card)) and storage.sha256_of(path) != expected:
-        raise InputError(
-            f"File {path} does not belong to the card {card.name} beside it, which names the SHA-256 {expected[:16]}...; "
-            "publish the model again, or remove the card."
-        )
+        what = f"does not belong to the card {card.name} beside it, which names the SHA-256 {expected[:16]}..."
+        raise InputError(f"File {path} {what}; publish the model again, or remove the card.")
     return path, storage.read_tensors(path)
 
 

@@ -15,17 +15,8 @@ from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
-from metastep.features.diagnostics import (
-    ANY,
-    DIAGNOSTICS,
-    Memory,
-    MinibatchStats,
-    Movement,
-    Observed,
-    asked_for,
-    needed,
-    observed,
-)
+from metastep.features import ANY
+from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, Observed, asked_for, observed
 
 if TYPE_CHECKING:
     from metastep.fqi.base import AnyModel
@@ -33,9 +24,8 @@ if TYPE_CHECKING:
 WHOLE = ("gradient_steps",)  # hyperparameters that are whole numbers, from 1
 Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
-_MOST = 10**9  # updates, or minibatches of an epoch
 _Number = Annotated[float, Ge(-ANY), Le(ANY)]  # that float32 holds; not NaN
-_Index = Annotated[int, Ge(0), Le(_MOST)]
+_Index = Annotated[int, Ge(0), Le(10**9)]
 
 
 class Proposal(NamedTuple):
@@ -62,12 +52,10 @@ _SUMS: Any = dict.fromkeys(MinibatchStats._fields, (_Number | None, 0.0)) | {"mi
 _MEMORY: Any = create_model("", **_FIELDS)
 _GATHERED: Any = create_model("", **_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
 _PLAIN = TypeAdapter(dict[str, Any])
-_RECORD: TypeAdapter[Any] = TypeAdapter(
+_RECORD: Any = TypeAdapter(
     create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
 )
-_OPTIONS: TypeAdapter[Any] = TypeAdapter(
-    create_model("", num_updates=Count | None, minibatches=Count | None, outside=Outside)
-)
+_OPTIONS: Any = TypeAdapter(create_model("", num_updates=Count | None, minibatches=Count | None, outside=Outside))
 
 
 class Stepper:
@@ -113,10 +101,8 @@ class Stepper:
         known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
         usual = max((int(number) for number in known if number is not None), default=None)
         if num_updates is None and usual is None and "budget" in self.features:
-            raise InputError(
-                "num_updates is missing, allowed is 1 or more: the model observes the share of updates made, and its record "
-                "does not say how many it was fitted on."
-            )
+            why = "the model observes the share of updates made, and its record does not say how many it was fitted on"
+            raise InputError(f"num_updates is missing, allowed is 1 or more: {why}.")
         self.num_updates = int(num_updates or usual or 1)
 
     def _restore(self, record: Any) -> int:
@@ -137,10 +123,8 @@ class Stepper:
             if self.movement is None or not np.isfinite(self.movement).all():
                 allowed = "two vectors of as many finite numbers, in base64"
                 raise InputError(f"record: movement is damaged, allowed are {allowed}.")
-        sums = vars(state.gathered)
-        self.gathered = MinibatchStats(
-            *(np.nan if sums[name] is None else sums[name] for name in MinibatchStats._fields)
-        )
+        sums: dict[str, Any] = {name: np.nan if value is None else value for name, value in state.gathered}
+        self.gathered = MinibatchStats(*(sums[name] for name in MinibatchStats._fields))
         if self.memory.updates:
             try:
                 bounds = self.model.record.bounds(sums["direction"])
@@ -167,7 +151,7 @@ class Stepper:
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of the diagnostics to give, those of the last update from the second call on; `DIAGNOSTICS` explains them."""
-        return asked_for(needed(self.features))
+        return asked_for(self.features)
 
     @property
     def needs_parameters(self) -> bool:
@@ -189,31 +173,24 @@ class Stepper:
         require_bool(begins)
         given = as_diagnostics({} if diagnostics is None else diagnostics, more)
         if begins:
-            proposal = self._propose(given)
-        elif self._proposal is not None:
-            proposal = self._proposal
-        else:
+            self._propose(given)
+        if self._proposal is None:
             raise InputError("begins is False, allowed is True: nothing was proposed yet.")
         if self.minibatches is not None:
             self.gathered = self.gathered.after(given, begins, self.minibatches, np)
-        return proposal
+        return self._proposal
 
     def next_update(
         self, reported: Mapping[str, Any], state: Any, choose: Callable[[Any], Proposal], xp: Any
     ) -> tuple[Proposal, Observed]:
         """Return the proposal for the next update and what to remember: all loops come here, with NumPy or in programs of JAX.
 
-        Args:
-            reported: diagnostics, those of the last minibatch if the loop reports every one.
-            state: has `memory`, `movement` and `gathered` of the learner.
-            choose: returns the model's own proposal for one row of features. A fitted model gets NaN, for which it proposes
-                the smallest step, where anything is not finite.
-            xp: numpy or jax.numpy.
+        `state` has `memory`, `movement` and `gathered` of the learner. `choose` returns the model's own proposal for one row of
+        features; where anything is not finite, a fitted model gets NaN, for which it proposes the smallest step.
         """
         if self.minibatches is not None:
             reported = {**reported, **state.gathered.of_the_update(reported, self.minibatches, xp)}
-        budget, parts = float(self.num_updates), [xp.zeros(0, xp.float32)]
-        found = observed(self.features, reported, state.memory, budget, xp, state.movement)
+        found, parts = observed(self.features, reported, state, self.num_updates, xp), [xp.zeros(0, xp.float32)]
         for name, size in self.model.record.keywords.items():
             parts.append(xp.ravel(xp.asarray(found.features[name], xp.float32)))
             if parts[-1].size != size:
@@ -222,7 +199,7 @@ class Stepper:
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
         return proposal, found._replace(memory=found.memory._replace(rate=proposal.stepsize))
 
-    def _propose(self, numbers: dict[str, Any]) -> Proposal:
+    def _propose(self, numbers: dict[str, Any]) -> None:
         update = int(self.memory.updates)
         with np.errstate(all="ignore"):  # numbers that are not finite are seen below
             proposal, found = self.next_update(numbers, self, self._choose, np)
@@ -239,12 +216,11 @@ class Stepper:
         if self._log is not None:
             entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction}
             entry |= {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
-            for name, column in (("mean_return", "return"), ("approx_kl", "approx_kl")):
-                if name in needed(self.features):
+            for need, name, column in (("returns", "mean_return", "return"), ("approx_kl", "approx_kl", "approx_kl")):
+                if need in self.needs:
                     entry[column] = float(found.diagnostics[name]) if name in found.diagnostics else ""
             saw = zip(self.model.record.feature_names, np.concatenate(list(self.last.values())), strict=True)
             self._log(update, entry | {f"saw {name}": float(value) for name, value in saw})
-        return proposal
 
     def _choose(self, row: NDArray[np.float32]) -> Proposal:
         self.model.check_reach(row, self.outside, self._warnings, stacklevel=6)
@@ -257,15 +233,14 @@ class Stepper:
         memory = {name: float(value) for name, value in self.memory._asdict().items()}
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if abs(value) <= ANY else None for name, value in self.gathered._asdict().items()}
-        values, direction = self._proposal or ({}, "")
-        chosen = {"minibatches": int(self.gathered.minibatches), "direction": direction, "values": values}
+        proposal = (self._proposal or Proposal({}))._asdict()
         return {
             **stamp("stepper"),
             "model": self.model.fingerprint,
             "num_updates": self.num_updates,
             "memory": memory | {"updates": int(self.memory.updates)},
             "movement": movement,
-            "gathered": sums | chosen,
+            "gathered": sums | {"minibatches": int(self.gathered.minibatches)} | proposal,
         }
 
 

@@ -53,19 +53,17 @@ for _name in ("distributed", "distributed.client"):
 _File = str | Path | None
 
 
-class _Pageless:
-    """Serves no pages to browsers: Dask would serve them to all users of the machine."""
+class PrivateScheduler(Scheduler):
+    """The scheduler of a run. It serves no pages to browsers: Dask would serve them to all users of the machine."""
 
     def start_http_server(self, *arguments: Any, **options: Any) -> None:
-        pass
+        """Start none."""
 
 
-class PrivateScheduler(_Pageless, Scheduler):
-    """The scheduler of a run."""
+class PrivateWorker(Worker):
+    """A worker of a run, without pages either."""
 
-
-class PrivateWorker(_Pageless, Worker):
-    """A worker of a run."""
+    start_http_server = PrivateScheduler.start_http_server
 
 
 @cache
@@ -102,17 +100,15 @@ class DaskPool:
     def __init__(self, client: Client, cores: int | None = None, keep: Callable[[], object] = lambda: None) -> None:
         self._client, self._executor, self._keep = client, client.get_executor(pure=False), keep
         self._call, self._topic = partial(_call, _environment(), jax.default_backend(), cores), "metastep"
-        self._threads_on: dict[str, int] = {}
-        self._counted = 0.0
+        self._threads_on, self._counted = Counter[str](), 0.0
 
     def slots(self) -> int:
         """Return two per thread of the workers that are there now."""
         if time.monotonic() - self._counted > 1.0:
             self._keep()
-            on_hosts = Counter[str]()
+            self._threads_on, self._counted = Counter(), time.monotonic()
             for address, threads in self._ask(self._client.nthreads).items():
-                on_hosts[get_address_host(address)] += threads
-            self._threads_on, self._counted = dict(on_hosts), time.monotonic()
+                self._threads_on[get_address_host(address)] += threads
         return 2 * max(1, sum(self._threads_on.values()))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":

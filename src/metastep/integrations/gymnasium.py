@@ -22,7 +22,7 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jax import Array
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_values
@@ -49,8 +49,8 @@ def _hyperparameters(mdp: MetaMDP, actions: ActionUnit, values: Array) -> Array:
 class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
     """Many learners in lockstep: one block, simulated together, hence much faster than as many single environments.
 
-    All meta-episodes begin and end together; the autoreset mode of Gymnasium 1.x says what happens then. Arguments and `options`
-    are those of `MetaEnv`, with one row of options for all learners or one for each.
+    Meta-episodes begin and end together; the autoreset mode says what happens then. Arguments and `options` are those of
+    `MetaEnv`, with one row of options for all learners or one for each.
     """
 
     def __init__(
@@ -73,12 +73,11 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         # Of the context the bounds of the task distribution, of other features any finite number.
         bounds = [make(name).bounds(mdp) for name in mdp.observation]
         low, high = (np.concatenate([np.asarray(bound[end], np.float32) for bound in bounds]) for end in (0, 1))
-        self.single_observation_space = Box(low, high, dtype=np.float32)
-        num = mdp.space.num_coordinates
+        self.single_observation_space = Box(low, high)
+        self._action_shape = num_envs, (num := mdp.space.num_coordinates)
         ends = (mdp.space.low, mdp.space.high) if actions == "stepsize" else ((-1.0,) * num, (1.0,) * num)
         low, high = (np.asarray(bound, np.float32) for bound in ends)
-        self.single_action_space = Box(low, high, dtype=np.float32)
-        self._action_shape = (num_envs, num)
+        self.single_action_space = Box(low, high)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -87,36 +86,14 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         options = dict(options or {})
         if not np.all(options.pop("reset_mask", True)):
             raise InputError("options.reset_mask: learners in lockstep can only be reset together, all must be true.")
-        self._reset_is_due = False
-        observation, info = self.begin(self.np_random, options)
-        return observation, _masked(info)
-
-    def step(self, actions: Floats) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
-        never = np.zeros(self.num_envs, np.bool_)
-        if self._reset_is_due:
-            observation, info = self.reset()
-            return observation, np.zeros(self.num_envs), never, never.copy(), info
-        observation, reward, info = self.update(actions)
-        info, over = _masked(info), not self.updates_left
-        if over and self._mode is AutoresetMode.SAME_STEP:
-            final = np.empty(self.num_envs, object)
-            final[:] = list(observation)
-            ended = {"final_obs": final, "final_info": info}
-            observation, info = self.reset()
-            info = ended | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in ended} | info
-        self._reset_is_due = over and self._mode is AutoresetMode.NEXT_STEP
-        return observation, reward.astype(np.float64), never, np.full(self.num_envs, over), info
-
-    def begin(self, rng: np.random.Generator, options: Mapping[str, Any]) -> tuple[Floats, Info]:
-        """Draw tasks and policies from two random numbers, so that `options`, which replace some, change nothing else."""
-        mdp, num = self.mdp, self.num_envs
-        seed, block = (int(number) for number in rng.integers(2**31, size=2))
-        tasks = mdp.tasks(seed, Stream.TRAIN, block)
-        for name in options:
+        mdp, num, size = self.mdp, self.num_envs, self.mdp.policy.num_parameters
+        # Tasks and policies follow from two random numbers, so that options, which replace some, change nothing else.
+        number, block = (int(drawn) for drawn in self.np_random.integers(2**31, size=2))
+        tasks = mdp.tasks(number, Stream.TRAIN, block)
+        for name, value in options.items():
             if name not in ("context", "theta"):
                 raise InputError(f"options: {name!r} is unknown, allowed are 'context' and 'theta'.")
-            field, size = f"options.{name}", mdp.policy.num_parameters
-            rows = np.atleast_2d(np.asarray(options[name], np.float32))
+            field, rows = f"options.{name}", np.atleast_2d(np.asarray(value, np.float32))
             if name == "context":
                 rows = mdp.env.context_space.validate(rows, field)
             elif rows.shape[1:] != (size,) or not np.all(np.isfinite(rows)):
@@ -124,11 +101,14 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
             if len(rows) not in (1, num):
                 raise InputError(f"{field}: got {len(rows)} rows, allowed is one or one for each learner ({num}).")
             tasks = tasks._replace(**{name: jnp.asarray(np.broadcast_to(rows, (num, rows.shape[1])))})
-        self.updates_left = self.num_updates
+        self.updates_left, self._reset_is_due = self.num_updates, False
         return self._show(mdp.begin(tasks), np.zeros(self._action_shape, np.float32))
 
-    def update(self, actions: ArrayLike) -> tuple[Floats, Floats, Info]:
-        """Make one update of every learner; return observations, rewards and information."""
+    def step(self, actions: Floats) -> tuple[Floats, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
+        never = np.zeros(self.num_envs, np.bool_)
+        if self._reset_is_due:
+            observation, info = self.reset()
+            return observation, np.zeros(self.num_envs), never, never.copy(), info
         if not self.updates_left:
             raise ResetNeeded("The meta-episode is over, or none was begun: call reset() before step().")
         values = np.asarray(actions, np.float32)
@@ -141,7 +121,16 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         # A learner that diverged has no return to compare with: the reward is zero, `flagged` marks it.
         with np.errstate(invalid="ignore", over="ignore"):
             improvement = self._mean_return - before
-        return observation, np.where(np.isfinite(improvement), improvement, np.float32(0.0)), info
+        reward = np.where(np.isfinite(improvement), improvement, 0.0).astype(np.float64)
+        over = not self.updates_left
+        if over and self._mode is AutoresetMode.SAME_STEP:
+            final = np.empty(self.num_envs, object)
+            final[:] = list(observation)
+            ended = {"final_obs": final, "final_info": info}
+            observation, info = self.reset()
+            info |= ended | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in ended}
+        self._reset_is_due = over and self._mode is AutoresetMode.NEXT_STEP
+        return observation, reward, never, np.full(self.num_envs, over), info
 
     def _show(self, learners: Learners, stepsize: Floats) -> tuple[Floats, Info]:
         """Keep the learners; return observations and information, learners first, as arrays that JAX does not share."""
@@ -149,12 +138,8 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         observation, mean_return, context, flagged = (np.array(array) for array in jax.device_get(shown))
         self._learners, self._mean_return = learners, mean_return.copy()
         info = {"mean_return": mean_return, "context": context, "flagged": flagged, "stepsize": stepsize}
-        return np.nan_to_num(observation), info
-
-
-def _masked(info: Info) -> Info:
-    """Return information in Gymnasium's vector form: each entry with a mask of the learners that have it, here all."""
-    return info | {f"_{name}": np.ones(len(array), np.bool_) for name, array in info.items()}
+        # A mask beside each entry says which learners have it, here all.
+        return np.nan_to_num(observation), info | {f"_{name}": np.ones(self.num_envs, np.bool_) for name in info}
 
 
 class MetaEnv(gym.Env[Floats, Floats]):
@@ -174,24 +159,26 @@ class MetaEnv(gym.Env[Floats, Floats]):
 
     def __init__(self, mdp: MetaMDP, num_updates: int, actions: ActionUnit = "normalised"):
         self.metadata = {"render_modes": []}
-        self.block = MetaVectorEnv(mdp, 1, num_updates, actions)
+        self.block = MetaVectorEnv(mdp, 1, num_updates, actions, AutoresetMode.DISABLED)
         self.mdp = self.block.mdp
         self.observation_space = self.block.single_observation_space
         self.action_space = self.block.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, Info]:
         super().reset(seed=seed)
-        observation, info = self.block.begin(self.np_random, options or {})
+        self.block.np_random = self.np_random
+        observation, info = self.block.reset(options=options)
         return observation[0], _single(info)
 
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool, Info]:
-        observation, reward, info = self.block.update([action])
-        return observation[0], float(reward[0]), False, not self.block.updates_left, _single(info)
+        observation, reward, _, truncated, info = self.block.step(np.asarray([action], np.float32))
+        return observation[0], float(reward[0]), False, bool(truncated[0]), _single(info)
 
 
 def _single(info: Info) -> Info:
-    """Return the information about the only learner, with Python's own numbers."""
-    return {name: array[0] if array.ndim > 1 else array[0].item() for name, array in info.items()}
+    """Return the information about the only learner, with Python's own numbers and without masks."""
+    own = {name: array for name, array in info.items() if not name.startswith("_")}
+    return {name: array[0] if array.ndim > 1 else array[0].item() for name, array in own.items()}
 
 
 def make_env(
@@ -205,14 +192,9 @@ def make_env(
     overrides: Sequence[str] = (),
     actions: ActionUnit = "normalised",
 ) -> MetaEnv:
-    """Build the environment of a preset or of a whole configuration, for `gymnasium.make`.
+    """Build the environment of a preset, or of all settings as `Experiment.to_dict` gives them, for `gymnasium.make`.
 
-    Args:
-        preset, scale: name of the preset, "full" or "quick".
-        config: all settings, as `Experiment.to_dict` gives them, in place of a preset.
-        num_updates, num_episodes, horizon: T, n and H, where they differ from the preset's.
-        overrides: any other settings, like `"policy.sigma=0.5"`.
-        actions: as of `MetaEnv`.
+    `num_updates`, `num_episodes`, `horizon` (T, n and H) and `overrides` like `"policy.sigma=0.5"` differ from the preset's.
     """
     keywords = {"meta.num_updates": num_updates, "rollout.num_episodes": num_episodes, "rollout.horizon": horizon}
     given = [*overrides, *(f"{name}={value}" for name, value in keywords.items() if value is not None)]

@@ -1,13 +1,12 @@
 """A gradient transformation of optax whose rate a model proposes, and all hyperparameters of an update, in compiled programs.
 
-A searched model is a few matrix products in the program.
-
-Forests are evaluated on the host, through a callback: this is about four times as fast as gathers in the compiled program,
-and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py`).
+A searched model is a few matrix products in the program. Forests are evaluated on the host, through a callback: this is about
+four times as fast as gathers in the program, and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py`).
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -25,7 +24,7 @@ from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_nu
 from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
 from metastep.search import SearchedModel
 
-_KEYS, _NAMES = {"stepsize": "learning_rate"}, {"learning_rate": "stepsize"}  # the rate has optax's name in the state
+_KEYS = {"stepsize": "learning_rate"}  # the rate has optax's name in the state
 
 
 class LearnedRateState(NamedTuple):
@@ -45,14 +44,9 @@ class LearnedUpdate(NamedTuple):
 
 
 def learned_rate(
-    model: ModelSource,
-    num_updates: int | None = None,
-    *,
-    flip_sign: bool = True,
-    outside: Outside = "warn",
-    minibatches: int | None = None,
+    model: ModelSource, num_updates: int | None = None, *, outside: Outside = "warn", minibatches: int | None = None
 ) -> optax.GradientTransformationExtraArgs:
-    """Scale updates by the rate that a model proposes, as the last link of `optax.chain`.
+    """Scale updates by minus the rate that a model proposes, as the last link of `optax.chain`.
 
     `update` takes two more arguments. `diagnostics` are numbers by name (`features.diagnostics.DIAGNOSTICS`), the same names
     every time, except `parameters`. `begins` is true where an update begins and a rate is proposed, such as at the first of
@@ -60,29 +54,16 @@ def learned_rate(
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        num_updates: updates to come; None takes that of the learners that the model was fitted on.
-        flip_sign: whether updates descend, as with gradients of a loss.
-        outside: warn once of numbers outside the range of the training data, or refuse each, with a
-            `jax.errors.JaxRuntimeError` whose last line says why.
-        minibatches: of an epoch, for loops that report every minibatch, of which the means are taken here; None for those of
-            the last update.
+        num_updates, minibatches: as of `metastep.Stepper`.
+        outside: likewise; a refusal is a `jax.errors.JaxRuntimeError` whose last line says why.
     """
-    fitted, sign, name = rate_model(model), -1.0 if flip_sign else 1.0, "learned_rate: update"
+    fitted, name = rate_model(model), "learned_rate: update"
     require_settings(fitted, "learned_rate", instead="use learned_update")
     init, propose = learned_update(fitted, num_updates, outside=outside, minibatches=minibatches, name=name)
 
-    def update(
-        updates: Any,
-        state: LearnedRateState,
-        params: Any = None,
-        *,
-        diagnostics: Mapping[str, Any] | None = None,
-        begins: bool | Array = True,
-        **extra_args: Any,
-    ) -> tuple[Any, LearnedRateState]:
-        values, state = propose(state, diagnostics, params, begins=begins)
-        rate = sign * values["stepsize"]
-        return jax.tree.map(lambda leaf: (rate * leaf).astype(leaf.dtype), updates), state
+    def update(updates: Any, state: LearnedRateState, params: Any = None, **given: Any) -> tuple[Any, LearnedRateState]:
+        values, state = propose(state, given.get("diagnostics"), params, begins=given.get("begins", True))
+        return jax.tree.map(lambda leaf: (-values["stepsize"] * leaf).astype(leaf.dtype), updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -98,11 +79,8 @@ def learned_update(
     """Return pure functions that propose all hyperparameters of an update, by name.
 
     `init(params)` returns the first state, `propose(state, diagnostics, params)` the values and the next state. Call it after
-    the batch and before the losses of an update; `params` may be left out where the model does not observe their steps.
-
-    Args:
-        model, num_updates, outside, minibatches: as of `learned_rate`.
-        name: what sentences about wrong arguments begin with.
+    the batch and before the losses of an update; `params` may be left out where the model does not observe their steps. The
+    arguments are those of `learned_rate`; sentences about wrong ones begin with `name`.
     """
     fitted = rate_model(model)
     stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
@@ -131,14 +109,10 @@ def learned_update(
             shape = jax.ShapeDtypeStruct((len(chosen),), jnp.float32)
             found = jax.pure_callback(act, shape, row, vmap_method="broadcast_all")
             return Proposal(dict(zip(chosen, found, strict=True)))
-        values = fitted.values(row, jnp)
-
-        def checked() -> Array:
-            shape = jax.ShapeDtypeStruct((), jnp.float32)
-            return jax.pure_callback(check, shape, row, vmap_method="broadcast_all")
-
+        values, nothing = fitted.values(row, jnp), jnp.float32(0.0)
+        checked = partial(jax.pure_callback, check, nothing, row, vmap_method="broadcast_all")
         # The host is called only where a number lies outside; the zero that it returns makes sure that it is.
-        zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: jnp.float32(0.0))
+        zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: nothing)
         return Proposal(values | {"stepsize": values["stepsize"] + zero})
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
@@ -159,20 +133,20 @@ def learned_update(
         # What is remembered is finite, unlike what is gathered.
         memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
         values = {}
-        for each, number in found.hyperparams.items():
-            ends = np.array([branch[_NAMES.get(each, each)] for branch in branches], np.float32)  # (branches, 2)
+        for each in chosen:
+            number = found.hyperparams[key := _KEYS.get(each, each)]
+            ends = np.array([branch[each] for branch in branches], np.float32)  # (branches, 2)
             # The nearest number of all ranges; a choice among several has one range of a single number for each.
             near = jnp.clip(jnp.nan_to_num(number, nan=ends.min()), ends[:, 0], ends[:, 1])
             nearest = near[jnp.argmin(jnp.abs(near - number))]
-            values[each] = jnp.round(nearest) if each in WHOLE else nearest
+            values[key] = jnp.round(nearest) if each in WHOLE else nearest
         return LearnedRateState(values, memory, movement, found.gathered)
 
     def init(params: Any) -> LearnedRateState:
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory, gathered = jax.tree.map(jnp.float32, (Memory(), MinibatchStats()))
-        smallest = {each: min(branch[each][0] for branch in branches) for each in chosen}
-        values = {_KEYS.get(each, each): jnp.float32(number) for each, number in smallest.items()}
+        values = {_KEYS.get(each, each): jnp.float32(min(branch[each][0] for branch in branches)) for each in chosen}
         return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
@@ -211,11 +185,9 @@ def learned_update(
 
 def _numbers(name: str, value: Any) -> Array:
     """Return numbers as a flat vector, also while a program is compiled."""
-    if not isinstance(value, jax.Array) or not (
-        jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
-    ):
-        return jnp.asarray(as_numbers(name, value))
-    return value.astype(jnp.float32).ravel()
+    if isinstance(value, jax.Array) and any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer)):
+        return value.astype(jnp.float32).ravel()
+    return jnp.asarray(as_numbers(name, value))
 
 
 def _flat(params: Any) -> Array:

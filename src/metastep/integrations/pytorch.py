@@ -24,10 +24,7 @@ class LearnedLR(LRScheduler):
     Args:
         optimizer: any of PyTorch's.
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        num_updates: updates to come; None takes that of the learners that the model was fitted on.
-        log: called for every update (`metastep._core.logs`); a path is a CSV file.
-        outside: warn once of numbers outside the range of the training data, or refuse each.
-        minibatches: of an epoch, for loops that call `step` for every minibatch; None if a call is an update.
+        num_updates, log, outside, minibatches: as of `metastep.Stepper`.
         reads: other hyperparameters of the model, which the loop takes from `values` after each `step`. A parameter group
             whose `name` is "critic" gets `critic_rate` times its rate without that.
     """

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, create_model
 from stable_baselines3 import A2C, PPO
@@ -67,10 +68,7 @@ class Returns:
 
 
 class _Update:
-    """An update while it runs: it is measured, may end early, and the critic may have a rate of its own.
-
-    `end` puts everything back. The policy holds the running update, so that one that was interrupted is ended later.
-    """
+    """An update while it runs; the policy holds it, so that one that was interrupted is ended later."""
 
     def __init__(self, algorithm: Any, needs: Sequence[str]) -> None:
         self.algorithm, self.policy, self.needs, self.steps = algorithm, algorithm.policy, needs, 0
@@ -163,16 +161,13 @@ class LearnedRate(BaseCallback):
     | `critic_rate` | over the actor's rate, for parameters that are only the critic's; a shared trunk has the actor's |
 
     Where lambda is chosen, diagnostics of the critic's targets are those of the lambda that the model's learners had, or of
-    the algorithm's.
-
-    The state is saved and loaded with the algorithm: to continue, give a new callback to the loaded algorithm, with
-    `reset_num_timesteps=False`.
+    the algorithm's. The state is saved and loaded with the algorithm: to continue, give a new callback to the loaded algorithm,
+    with `reset_num_timesteps=False`.
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        log: called for every update (`metastep._core.logs`); a path is a CSV file.
+        log, outside: as of `metastep.Stepper`.
         verbose: as in other callbacks.
-        outside: warn once of numbers outside the range of the training data, or refuse each.
     """
 
     def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, *, outside: Outside = "warn") -> None:
@@ -217,16 +212,11 @@ class LearnedRate(BaseCallback):
         wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
         each = -(-wanted // algorithm.n_envs)
         self._returns = Returns(algorithm.env, each, state.returns, algorithm._last_episode_starts)
-        if state.stepper is not None:
-            self.stepper = self.rates.stepper(None, self._outside, state.stepper, self._log)
-            self.stepper.num_updates = total  # those made and those to come
-        else:
-            self.stepper = self.rates.stepper(total, self._outside, log=self._log)
-            if not is_new:
-                text = (
-                    "LearnedRate: the algorithm has been trained, but has no record of a stepper, which starts with an"
-                )
-                warnings.warn(f"{text} empty memory.", stacklevel=2)
+        self.stepper = self.rates.stepper(None if state.stepper else total, self._outside, state.stepper, self._log)
+        self.stepper.num_updates = total  # those made and those to come
+        if state.stepper is None and not is_new:
+            text = "the algorithm has been trained, but has no record of a stepper, which starts with an empty memory"
+            warnings.warn(f"LearnedRate: {text}.", stacklevel=2)
         self.measured = dict(state.measured)
         self._has_warned, self._seen = False, {}
         # The algorithm's own from now on: the callback may serve another one later. The lists change with every step.
@@ -260,30 +250,24 @@ class LearnedRate(BaseCallback):
         }
         if self.stepper.needs_parameters:
             diagnostics["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
-        self.values = self.stepper(diagnostics).values
+        self.values = values = self.stepper(diagnostics).values
         # An algorithm may be saved at any time, and has no hook for it.
         self._kept["stepper"] = self.stepper.record()
-        self.proposed.append(self.values["stepsize"])
-        self._update = _Update(algorithm, self.stepper.needs)
-        self._set(self.values, self._update)
-
-    def _set(self, values: Mapping[str, float], update: _Update) -> None:
-        """Set the hyperparameters of an update until it ends."""
-        algorithm: Any = self.model
-        own = {"learning_rate": values["stepsize"], "lr_schedule": FloatSchedule(values["stepsize"])}
+        self.proposed.append(values["stepsize"])
+        self._update = update = _Update(algorithm, self.stepper.needs)
+        update.critic_rate = values.get("critic_rate", 1.0)
+        update.set(algorithm, "learning_rate", values["stepsize"])
+        update.set(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
         if "clip_range" in values:
-            own["clip_range"] = FloatSchedule(values["clip_range"])
+            update.set(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
         if "entropy_weight" in values:
-            own["ent_coef"] = values["entropy_weight"]
+            update.set(algorithm, "ent_coef", values["entropy_weight"])
         if "gradient_steps" in values:
             update.most = values["gradient_steps"]
             each = -(-algorithm.n_steps * algorithm.n_envs // algorithm.batch_size)
-            own["n_epochs"] = math.ceil(update.most / each)
+            update.set(algorithm, "n_epochs", math.ceil(update.most / each))
         if "gae_lambda" in values:
             self._compute_returns(values["gae_lambda"])
-        for name, value in own.items():
-            update.set(algorithm, name, value)
-        update.critic_rate = values.get("critic_rate", 1.0)
 
     def _compute_returns(self, gae_lambda: float) -> None:
         buffer: Any = self.model.rollout_buffer  # type: ignore[attr-defined]
@@ -300,9 +284,8 @@ class LearnedRate(BaseCallback):
         divergence = float(logged["train/approx_kl"]) if "train/approx_kl" in logged else self._divergence()
         clipped = float(logged.get("train/clip_fraction", 0.0))
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
-        if used != self.proposed[-1]:
-            text = f"LearnedRate: the update used the rate {used:g}, proposed was {self.proposed[-1]:g}."
-            warnings.warn(text, stacklevel=2)
+        if used != (rate := self.proposed[-1]):
+            warnings.warn(f"LearnedRate: the update used the rate {used:g}, proposed was {rate:g}.", stacklevel=2)
         self.measured |= {"approx_kl": divergence, "clip_fraction": clipped, "rate": used, **self._update.measured()}
         self._update.end()
         self._seen = {}
@@ -337,11 +320,9 @@ class LearnedRate(BaseCallback):
         """Return the mean of (ratio - 1) - log ratio over the rollout, for an algorithm that does not log it."""
         total = 0.0
         for observations, actions, before in self._rows():
-            if self.model.action_space.__class__.__name__ == "Discrete":
-                actions = actions.long().flatten()
+            actions = actions.long().flatten() if isinstance(self.model.action_space, Discrete) else actions
             after = self.model.policy.evaluate_actions(observations, actions)[1].cpu().numpy()
-            log_ratio = after - before
-            total += float(np.sum(np.expm1(log_ratio) - log_ratio))
+            total += float(np.sum(np.expm1(after - before) - (after - before)))
         return total / self._seen["log_probs"].size
 
 

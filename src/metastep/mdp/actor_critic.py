@@ -16,7 +16,7 @@ from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
 from metastep.rules.spaces import Space
-from metastep.simulation.engine import compiled, engine_of
+from metastep.simulation.engine import compiled, whole
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
 _START = 2**32 - 1  # stands for the update before the first
@@ -104,11 +104,11 @@ class ActorCriticMDP(MetaMDP):
         return dataclasses.replace(self, budget=num_updates)
 
     def begin(self, tasks: Tasks) -> Learners:
-        begun: Learners = engine_of(self.env).whole(_begin)(self.without_ranges(), tasks)
+        begun: Learners = whole(self.env, _begin)(self.without_ranges(), tasks)
         return begun
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        moved: Learners = engine_of(self.env).whole(_advance)(self.without_ranges(), learners, hyperparameters)
+        moved: Learners = whole(self.env, _advance)(self.without_ranges(), learners, hyperparameters)
         return moved
 
     def diagnostics(self, learners: Learners) -> Seen:

@@ -24,8 +24,10 @@ from metastep.mdp.controller import Controller, Exploration
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
 from metastep.mdp.history import History, joined
 from metastep.mdp.loop import Growth, grow
-from metastep.simulation.engine import blocks_at_once, engine_of, one_block_at_a_time
+from metastep.simulation.engine import blocks_at_once, is_compiled, one_block_at_a_time
 
+STEPS_BETWEEN_HALTS = 10_000_000
+"""Environment steps after which a block in JAX may pause: some seconds of HalfCheetah, more than a block of CartPole has."""
 PART_SECONDS = 2.0
 """A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
 
@@ -149,7 +151,8 @@ def make_block(work: Collected, controller: Controller, block: int) -> History |
     resumes = (work.mark is None or writes_itself) and controller.is_memoryless
     stretch, pieces = layout.num_updates, tuple[History, ...]()
     if controller.is_memoryless:
-        stretch = max(1, engine_of(mdp.env).steps_between_halts // (mdp.block_size * mdp.batch_steps * layout.labels))
+        most = STEPS_BETWEEN_HALTS if is_compiled(mdp.env) else 1  # on the host every step is waited for anyway
+        stretch = max(1, most // (mdp.block_size * mdp.batch_steps * layout.labels))
     with one_block_at_a_time(mdp.env):
         begun = work.begun(block)[0] if resumes else None
         saved = time.monotonic()

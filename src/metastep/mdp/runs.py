@@ -121,7 +121,7 @@ def _simulate(
         simulation_key = purpose_key(key, Purpose.SIMULATION, update)
         if not keeps_episodes:
             return estimator.batch(theta, context, simulation_key), None
-        episodes = estimator.engine.trajectories(estimator.rollout, theta, context, simulation_key)
+        episodes = estimator.trajectories(theta, context, simulation_key)
         return (episodes if estimator.solver == "cg" else sums_of(estimator.rollout, theta, episodes)), episodes
 
     return jax.vmap(one)(theta, context, key)

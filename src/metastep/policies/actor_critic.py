@@ -1,7 +1,7 @@
 """An actor and a critic, two tanh networks in one flat theta with named parts, and the distributions of the next action.
 
-Everything but `initial` is written for one learner, theta (parameters,); learners are batched with `jax.vmap`. Distributions
-take any leading axes; the last one holds the numbers of an action, or the choices.
+All but `initial` is written for one learner, theta (parameters,), to be batched with `jax.vmap`. Distributions take any leading
+axes; the last one holds the numbers of an action, or the choices.
 """
 
 import math
@@ -91,15 +91,13 @@ class ActorCritic:
     where actions are numbers, then the critic.
 
     Args:
-        num_observations, num_actions: how many numbers the policy sees, and chooses.
-        num_choices: of discrete actions, how many there are; None where actions are numbers.
         hidden: sizes of the hidden layers of either network.
         log_std: of numbers, logarithm of their first standard deviation, which is learned and the same in all states.
     """
 
-    num_observations: Count
-    num_actions: Count
-    num_choices: Count | None = None
+    num_observations: Count  # numbers the policy sees
+    num_actions: Count  # numbers it chooses
+    num_choices: Count | None = None  # of a discrete action; None where actions are numbers
     hidden: Layers = (64, 64)
     log_std: Float = 0.0
 
@@ -136,12 +134,10 @@ class ActorCritic:
 
     def split(self, theta: Array) -> Parts:
         """Return the parts of theta (..., parameters) by name, each (..., *shape)."""
-        found, start = {}, 0
-        for name, shape in self.shapes.items():
-            end = start + math.prod(shape)
-            found[name] = theta[..., start:end].reshape(*theta.shape[:-1], *shape)
-            start = end
-        return found
+        ends = np.cumsum([0, *map(math.prod, self.shapes.values())]).tolist()
+        parts = (theta[..., start:end] for start, end in pairwise(ends))
+        named = zip(self.shapes.items(), parts, strict=True)
+        return {name: part.reshape(*theta.shape[:-1], *shape) for (name, shape), part in named}
 
     def join(self, parts: Parts) -> Array:
         """Invert `split`."""

@@ -18,8 +18,7 @@ from metastep._core.settings import Count, Layers, Positive, check_fields
 
 Arrays = tuple[Array, ...]
 
-# Up to here the score of a linear policy is one array for each parameter: fastest for a few, but many take the compiler half a
-# minute.
+# Up to here the score of a linear policy is one array for each parameter: fastest, but many compile for half a minute.
 _FEW_PARAMETERS = 32
 
 
@@ -60,7 +59,6 @@ class LinearGaussian(Policy):
     """The paper's policy: mean = b + W s; theta = (b, W) with W row by row.
 
     Args:
-        num_observations, num_actions: how many numbers the policy sees, and chooses.
         sigma: standard deviation of the actions, fixed.
     """
 
@@ -94,7 +92,7 @@ class MLPGaussian(Policy):
     """A tanh network; theta = (W_1, b_1, W_2, b_2, ...), each W row by row (outputs first).
 
     Args:
-        num_observations, num_actions, sigma: as of `LinearGaussian`.
+        sigma: standard deviation of the actions, fixed.
         hidden: sizes of the hidden layers.
     """
 
@@ -111,19 +109,17 @@ class MLPGaussian(Policy):
     def _unflatten(self, theta: Array) -> list[tuple[Array, Array]]:
         layers, start = [], 0
         for inputs, outputs in self._layers:
-            weights = theta[start : start + outputs * inputs].reshape(outputs, inputs, -1)
-            start += outputs * inputs
-            layers.append((weights, theta[start : start + outputs]))
-            start += outputs
+            middle = start + outputs * inputs
+            layers.append((theta[start:middle].reshape(outputs, inputs, -1), theta[middle : middle + outputs]))
+            start = middle + outputs
         return layers
 
     def _activations(self, layers: list[tuple[Array, Array]], observation: Arrays) -> list[Array]:
         """Inputs of every layer, then the output; each (units, episodes, learners)."""
         values = [jnp.stack(observation)]
         for index, (weights, bias) in enumerate(layers):
-            total = bias[:, None, :] + sum(
-                weights[:, unit, None, :] * values[-1][unit] for unit in range(weights.shape[1])
-            )
+            terms = (weights[:, unit, None, :] * values[-1][unit] for unit in range(weights.shape[1]))
+            total = bias[:, None, :] + sum(terms)
             values.append(total if index + 1 == len(layers) else jnp.tanh(total))
         return values
 
@@ -132,10 +128,8 @@ class MLPGaussian(Policy):
 
     def score(self, theta: Array, observation: Arrays, noise: Arrays) -> Arrays:
         """Back-propagation of z / sigma, one outer product for each layer."""
-        layers = self._unflatten(theta)
-        values = self._activations(layers, observation)
-        error = jnp.stack(noise) / self.sigma
-        pieces: list[Array] = []
+        layers, pieces = self._unflatten(theta), list[Array]()
+        values, error = self._activations(layers, observation), jnp.stack(noise) / self.sigma
         for index in reversed(range(len(layers))):
             pieces = [error[:, None] * values[index][None], error, *pieces]
             if index:

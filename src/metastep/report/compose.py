@@ -135,17 +135,16 @@ def _what_was_run(findings: Findings) -> list[Part]:
         data = f"{fitted.counts.transitions} tuples, {collect['method']} method"
         data += f", {rounds} rounds" if rounds > 1 else ""
         data += f", {labels} updates tried at every state" if labels > 1 else ""
-        columns.append(
-            {
-                "directions": ", ".join(record.directions) or f"one, {_part(meta['rule'])}",
-                "steps": "; ".join(texts),
-                "meta-observation": ", ".join(part.name for part in record.observation),
-                "training data": data,
-                "regressor": f"{_part(fqi['regressor'])}, {'double' if fqi['double'] else 'single'} Q",
-                "discount of improvements": f"{meta['meta_discount']:g}: what the gain of the next update counts",
-                "iteration": f"N = {record.selected_iteration} of {fqi['iterations']}, selected on validation tasks",
-            }
-        )
+        column = {
+            "directions": ", ".join(record.directions) or f"one, {_part(meta['rule'])}",
+            "steps": "; ".join(texts),
+            "meta-observation": ", ".join(part.name for part in record.observation),
+            "training data": data,
+            "regressor": f"{_part(fqi['regressor'])}, {'double' if fqi['double'] else 'single'} Q",
+            "discount of improvements": f"{meta['meta_discount']:g}: what the gain of the next update counts",
+            "iteration": f"N = {record.selected_iteration} of {fqi['iterations']}, selected on validation tasks",
+        }
+        columns.append(column)
     shown = [(name, *(column[name] for column in columns)) for name in columns[0]]
     header = ("model", *map(findings.comparison.label, findings.fitted))
     return [*parts, Table(header, shown, name="models"), *usage(findings.model)]

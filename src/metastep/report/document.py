@@ -138,9 +138,7 @@ def to_markdown(document: Document, figures: str) -> str:
             case Paragraph(text):
                 lines.append(inert(text))
             case Command(text):
-                fence = "`" * max(
-                    3, *(1 + len(run) for run in re.findall("`+", text)), 3
-                )  # longer than those in the text
+                fence = "`" * max([3, *(1 + len(run) for run in re.findall("`+", text))])  # no run in the text ends it
                 lines.append(f"{fence}\n{text}\n{fence}")
             case Table():
                 marks = ["---:" if index in part.numeric else "---" for index in range(len(part.header))]

@@ -20,12 +20,9 @@ from metastep.report.document import Picture
 # Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#7A7A7A")
 SPARE = ("#AA3377", "#117733", "#332288", "#882255", "#44AA99", "#999933")  # Tol's, where the palette is used up
-MAIN, CONTRAST = PALETTE[0], PALETTE[4]
-"""Colours of what a figure is about, and of what it is compared with."""
-
+MAIN, CONTRAST = PALETTE[0], PALETTE[4]  # what a figure is about, and what it is compared with
 # Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
 _DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
-
 TEXT, PAPER, FAINT = "#1f2328", "#ffffff", "#e4e8ec"  # FAINT is the grid's
 QUIET = "#b4bcc5"  # lines that are there for comparison only
 _STYLE: dict[Any, Any] = {
@@ -70,10 +67,7 @@ def plain(text: str) -> str:
 
 
 def label_lines(axes: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
-    """Write each line's name at its right end, pushed apart where they would overlap.
-
-    The limits of the axes must be final; `ends` are (label, y of the last point, colour) of each line.
-    """
+    """Write the names of lines at their right ends, (label, y, colour), pushed apart; limits of the axes must be final."""
     assert axes.figure is not None
     # In shares of the axes, so that a logarithmic axis is like any other.
     spacing = 0.165 * axes.figure.dpi / axes.bbox.height  # a line of text

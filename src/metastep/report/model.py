@@ -23,7 +23,6 @@ from metastep.rules.spaces import Range
 from metastep.search import SearchedModel
 from metastep.search.network import LARGEST
 
-_GRID = 41  # step sizes are mapped over this many values of each context coordinate
 _MOST_BARS = 12
 _STATES = 3  # learners whose values are drawn, at the start and on their way
 
@@ -93,7 +92,7 @@ def about_the_model(findings: Findings, name: str) -> list[Part]:
         return parts
     # The mean greedy step of the first policies, over one or two coordinates of the context.
     coordinates = range(min(2, space.num_coordinates))
-    grid = [np.linspace(space.low[i], space.high[i], _GRID, dtype=np.float32) for i in coordinates]
+    grid = [np.linspace(space.low[i], space.high[i], 41, dtype=np.float32) for i in coordinates]
     what, is_log = "KL divergence" if scales == {"divergence"} else "step size", scales != {"linear"}
     labels = [plain(each) for each in findings.labels_of_context()]
     steps = proposals(fitted.model, fitted.starts, grid)[..., -1].astype(np.float64)

@@ -18,9 +18,6 @@ from metastep.report.tables import Findings, best_baseline, listed, number, yard
 
 _LEVELS = 400  # points of a profile
 _SHOWN = 0.98  # a profile is drawn until this share of the tasks is within it: the last few may be far away
-_MOST_COORDINATES = 3  # of a task, in figures
-_SINGLE = 6  # tasks shown one by one
-_NEVER = 0.005  # a direction chosen less often than that is not named
 
 
 def learning_curves(findings: Findings) -> list[Picture]:
@@ -28,10 +25,8 @@ def learning_curves(findings: Findings) -> list[Picture]:
     comparison, target = findings.comparison, findings.target
     filled = dict(zip(comparison.names, filled_returns(comparison), strict=True))
     banded = [target, *([best] if (best := best_baseline(comparison, target)) else [])]
-    lines = [
-        fig.line_of(comparison, name, values, is_main=name == target, has_band=name in banded)
-        for name, values in filled.items()
-    ]
+    looks = {name: {"is_main": name == target, "has_band": name in banded} for name in comparison.names}
+    lines = [fig.line_of(comparison, name, filled[name], **look) for name, look in looks.items()]
     labels = listed([comparison.label(name) for name in banded]) + (" (the best baseline) only" if best else "")
     caption = f"Mean return over the test tasks; higher is better. Bands are 95 % intervals, of {labels}."
     pictures = [fig.alone("learning-curves", caption, fig.curves("", lines))]
@@ -123,7 +118,7 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
             middles = np.cumsum(shares[:, -1]) - shares[:, -1] / 2.0
-            named = [position for position in range(len(known)) if shares[position].mean() >= _NEVER]
+            named = [p for p in range(len(known)) if shares[p].mean() >= 0.005]  # the others hardly show
             fig.label_lines(axes, [(known[p], float(middles[p]), colours[p]) for p in named])
 
         def by_task(axes: Axes) -> None:
@@ -158,15 +153,14 @@ def chosen(findings: Findings) -> list[Picture]:
     """Draw over the updates what was chosen: all hyperparameters of the target, or steps, of each kind that can share an axis."""
     comparison, target = findings.comparison, findings.comparison.record(findings.target)
 
-    def panel(title: str, shown: Sequence[tuple[MethodRecord, int]], *, is_named: bool = True, **look: Any) -> Panel:
+    def panel(title: str, shown: Sequence[tuple[MethodRecord, int]], *, is_named: bool = True, **axis: Any) -> Panel:
         """Draw one column of the hyperparameters of each method."""
         lines = []
         for record, column in shown:
             is_main, values = record == target, comparison.hyperparameters[comparison.index(record.name), :, :, column]
-            line = fig.line_of(comparison, record.name, values, is_main=is_main)
-            has_band = is_main or (record.is_yardstick and not target.choices)
-            lines.append(line._replace(has_band=has_band, label=line.label if is_named else ""))
-        return fig.curves(title, lines, first=1, **look)
+            look: Any = {"is_main": is_main, "has_band": is_main or (record.is_yardstick and not target.choices)}
+            lines.append(fig.line_of(comparison, record.name, values, **look, **({} if is_named else {"label": ""})))
+        return fig.curves(title, lines, first=1, **axis)
 
     panels: list[Panel] = []
     for name, scale in target.choices:
@@ -197,9 +191,7 @@ def chosen(findings: Findings) -> list[Picture]:
         "Divergence": [record for record in comparison.methods if record.scale == "divergence"],
         f"Length ({rule})": [record for record in comparison.methods if rule and rule_of(record) == rule],
     }
-    top = 1.2 * float(
-        findings.config["meta"]["stepsize_high"]
-    )  # a schedule that leaves the range would press the others together
+    top = 1.2 * float(findings.config["meta"]["stepsize_high"])  # schedules that leave the range would press the rest
     for title, records in sorted(kinds.items(), key=lambda kind: target not in kind[1]):
         if records:
             how: Any = {"ylabel": axis_of(records[0].scale), "is_log": any(map(is_log, records)), "top": top}
@@ -232,7 +224,7 @@ def steps_by_task(findings: Findings) -> Picture:
             fig.logarithmic(axes, "y")
         axes.set(xlabel=plain(labels[index]), ylabel=axis_of(record.scale))
 
-    labels = findings.labels_of_context()[:_MOST_COORDINATES]
+    labels = findings.labels_of_context()[:3]
     coloured = ", in the colour of the direction followed most often" if record.directions else ""
     caption = f"Steps of {comparison.label(target)} by task: the median over the updates and the middle half{coloured}."
     layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
@@ -248,11 +240,11 @@ def _colours(comparison: Comparison, name: str, positions: NDArray[Any]) -> list
 
 
 def some_tasks(comparison: Comparison, target: str) -> list[int]:
-    """Return a few tasks, evenly from where the target is furthest behind the best baseline to where it is furthest ahead."""
+    """Return six tasks, evenly from where the target is furthest behind the best baseline to where it is furthest ahead."""
     auc = dict(zip(comparison.names, metric_values(comparison, "auc"), strict=True))
     best = best_baseline(comparison, target)
     order = np.argsort(auc[target] - auc[best] if best else auc[target], kind="stable")
-    return order[np.linspace(0, len(order) - 1, min(_SINGLE, len(order))).round().astype(int)].tolist()
+    return order[np.linspace(0, len(order) - 1, min(6, len(order))).round().astype(int)].tolist()
 
 
 def single_tasks(findings: Findings) -> Picture:
@@ -266,11 +258,9 @@ def single_tasks(findings: Findings) -> Picture:
     def returns(task: int) -> Panel:
         values = list(zip(findings.context_space.names, comparison.context[task], strict=True))[:2]
         place = ", ".join(f"{name} {number(float(value))}" for name, value in values)
-        unnamed = {} if task == tasks[:3][-1] else {"label": ""}  # named once, where there is room beside the panel
-        lines = [
-            fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, has_band=False, **unnamed)
-            for name in shown
-        ]
+        look: Any = {"has_band": False}
+        look |= {} if task == tasks[:3][-1] else {"label": ""}  # named once, where there is room beside the panel
+        lines = [fig.line_of(comparison, name, filled[name][[task]], is_main=name == target, **look) for name in shown]
         return fig.curves(place if findings.is_family else f"learner {task + 1}", lines, ylabel="return")
 
     def chosen_steps(task: int, axes: Axes) -> None:

@@ -83,10 +83,7 @@ class Findings:
 
 
 def target_of(comparison: Comparison) -> str:
-    """Return the method to compare the others with.
-
-    The learned one that chooses a direction and a step, else the learned one, else the first that is not a yardstick.
-    """
+    """Return the method to compare others with: the learned one that chooses most, else the first that is not a yardstick."""
     contenders = [record for record in comparison.methods if not record.is_yardstick] or list(comparison.methods)
 
     def rank(record: MethodRecord) -> int:
@@ -98,11 +95,9 @@ def target_of(comparison: Comparison) -> str:
 def best_baseline(comparison: Comparison, target: str) -> str | None:
     """Return the contender with the highest mean AUC, learned methods aside; None where the target is alone."""
     means = metric_values(comparison, "auc").mean(axis=1)
-    excluded = [record.is_yardstick or record.controller in _LEARNED for record in comparison.methods]
-    contenders = [
-        name for name, is_out in zip(comparison.names, excluded, strict=True) if name != target and not is_out
-    ]
-    return max(contenders, key=lambda name: means[comparison.index(name)], default=None)
+    contenders = [record for record in comparison.methods if not record.is_yardstick and record.name != target]
+    names = [record.name for record in contenders if record.controller not in _LEARNED]
+    return max(names, key=lambda name: means[comparison.index(name)], default=None)
 
 
 def yardstick_of(comparison: Comparison, target: str) -> str | None:

@@ -16,7 +16,7 @@ from metastep._core.provenance import describe, first_difference
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Resources, TaskSource
-from metastep.search.model import SearchedModel, SearchedRecord, places
+from metastep.search.model import SearchedModel, places
 from metastep.search.network import Network
 
 
@@ -60,8 +60,15 @@ class Searched(Controller):
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[MetaMDP, Network, Array]:
         network, weights = self.network, self.weights
         if self.model is not None:
-            _require_same(self.model.record, mdp)
-            network = self.model.network
+            record, network = self.model.record, self.model.network
+            sizes = {part.name: part.size for part in record.observation}
+            known = [name for name in sizes if name.rpartition(":")[2] in features.names()]
+            fitted = {"features": sizes, "rule.name": record.rule_name, "space": describe(record.space)}
+            own = {"features": features.sizes(mdp, known), "rule.name": mdp.rule.name, "space": describe(mdp.space)}
+            if found := first_difference(fitted, own):
+                raise InputError(
+                    f"model: it was searched for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}."
+                )
             weights = np.concatenate([array.ravel() for array in self.model.weights])
         if network is None or weights is None:
             raise InputError("controller: 'searched' needs a model.")
@@ -76,17 +83,6 @@ class Searched(Controller):
 
     def propose(self, state: tuple[MetaMDP, Network, Array], learners: Learners) -> Array:
         return _proposed(*state, learners)
-
-
-def _require_same(record: SearchedRecord, mdp: MetaMDP) -> None:
-    """Refuse a model for something else."""
-    sizes = {part.name: part.size for part in record.observation}
-    fitted = {"features": sizes, "rule.name": record.rule_name, "space": describe(record.space)}
-    known = [name for name in sizes if name.rpartition(":")[2] in features.names()]
-    own = {"features": features.sizes(mdp, known), "rule.name": mdp.rule.name, "space": describe(mdp.space)}
-    if difference := first_difference(fitted, own):
-        key, old, new = difference
-        raise InputError(f"model: it was searched for {key} = {old}, but the meta-MDP has {new}.")
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -30,6 +30,9 @@ from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
+HeldOut = tuple[
+    ActorCriticMDP, float, float
+]  # to judge on; the score that counts as 0, and the difference that does as 1
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
 _LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
@@ -55,6 +58,7 @@ class Search:
         observation: features, or sets of them, that feedback observes.
         validate_every: generations after which the mean is judged on the validation tasks.
         block_size: pairs simulated together; by default those of the meta-MDP.
+        families_at_once: families of one generation, which take turns; by default all of them.
     """
 
     strategy: Strategy = "open-es"
@@ -70,6 +74,7 @@ class Search:
     observation: tuple[str, ...] = features.expanded(("training", "progress"))
     validate_every: Count = 5
     block_size: Count | None = None
+    families_at_once: Count | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "search")
@@ -83,6 +88,11 @@ class Search:
         start = begins[order.index(level)]
         end = next(other for other in begins if other > start)
         return replace(self, generations=self.generations - start), end - start
+
+    def in_turn(self, families: Sequence[Any], generation: int) -> list[Any]:
+        """Return the families of a generation."""
+        num = min(self.families_at_once or len(families), len(families))
+        return [families[(generation * num + index) % len(families)] for index in range(num)]
 
     @property
     def runs_of_pair(self) -> int:
@@ -155,23 +165,22 @@ def network_of(
         draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
         rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
     seen = np.concatenate(rows)
-    seen = seen[np.isfinite(seen).all(axis=1)]
-    if not len(seen):
-        raise InputError("search.observation: no learner has finite features only; look at the ranges of the choices.")
-    columns = features.columns(first, wanted)
     mean, spread = (tuple(map(float, numbers)) for numbers in (seen.mean(axis=0), seen.std(axis=0)))
-    return Network(columns, mean, spread, base, search.knots, search.units)
+    return Network(features.columns(first, wanted), mean, spread, base, search.knots, search.units)
 
 
 def observed(
     mdp: ActorCriticMDP, controller: Searched, names: Sequence[str], seed: int, stream: Stream
 ) -> NDArray[np.float32]:
-    """Return the features of one block of learners at all updates: (rows, columns)."""
+    """Return the features of one block of learners at all updates where all are finite: (rows, columns)."""
     learners = mdp.begin(mdp.tasks(seed, stream, 0))
     state = controller.init(mdp, learners)
     piece = follow(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).piece
     found = piece.observe(names)[:-1]
-    return found.reshape(-1, found.shape[-1])
+    found = found[np.isfinite(found).all(axis=-1)]
+    if not len(found):
+        raise InputError(f"search: no learner on {mdp.env.name} has finite features; look at the ranges of choices.")
+    return found
 
 
 def first_weights(network: Network, seed: int, simpler: Start | None = None) -> NDArray[np.float32]:
@@ -246,6 +255,7 @@ def search_levels(
     num_validation: int,
     files: Files = _NO_FILES,
     advance: Callable[[float], object] = lambda _: None,
+    held_out: Sequence[HeldOut] = (),
 ) -> dict[Level, tuple[Network, Course]]:
     """Search every level, from the simplest on; return the form of each and its course."""
     found: dict[Level, tuple[Network, Course]] = {}
@@ -253,8 +263,8 @@ def search_levels(
     for level in sorted(search.levels, key=LEVELS.index):
         network = network_of(level, search, families, seed, simpler)
         start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
-        plan = searching(families, search, start, seed=seed, num_validation=num_validation, files=files)
-        course = carry_out([plan], advance)[0]
+        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, "held_out": held_out}
+        course = carry_out([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (network, course), Start(network, course.branch, course.branch_steps)
     return found
 
@@ -267,12 +277,13 @@ def searching(
     seed: int,
     num_validation: int,
     files: Files = _NO_FILES,
+    held_out: Sequence[HeldOut] = (),
 ) -> Plan[Course]:
     """Plan the search of one level, of controllers of the form of `start`; families share the pairs evenly.
 
-    Each family's `budget` is the number of updates of its learners; `num_validation` tasks of each judge the mean.
+    Each family's `budget` is that of its learners; `num_validation` tasks of each, or of those held out, judge the mean.
     """
-    families = [replace(mdp, block_size=search.block_size or mdp.block_size) for mdp in families]
+    judges, low, unit = zip(*held_out or [(mdp, 0.0, 1.0) for mdp in families], strict=True)
     network, mean, spent = start
     search, branch = search.of_level(network.level)
     strategy, params = make_strategy(search, network.num_weights)
@@ -280,18 +291,19 @@ def searching(
     with _LENIENT():
         state = strategy.init(jax.random.fold_in(key, 2**32 - 1), jnp.asarray(mean), params)
     course = files.begun(network.level, state) or Course(0, state, mean, mean, 0, (), spent, spent)
-    share = search.pairs // len(families)
-    if share < 1:
-        raise InputError(f"search.pairs: {search.pairs} must be at least {len(families)}, one for each family.")
+    num = len(search.in_turn(families, 0))
+    if (share := search.pairs // num) < 1:
+        raise InputError(f"search.pairs: {search.pairs} must be at least {num}, one for each family.")
     is_paired = search.runs_of_pair == 2
     while True:
         generation = course.generation
         is_last = generation == search.generations
         if (is_last or generation % search.validate_every == 0) and generation not in dict(course.scores):
             mean = np.asarray(course.state.mean, np.float32)
-            every = [np.broadcast_to(mean, (1, num_validation, len(mean)))] * len(families)
-            judged = yield from _scores(network, every, families, search.objective, seed, Stream.VALIDATION)
-            found, steps = float(np.mean([scores.mean() for scores, _ in judged])), sum(made for _, made in judged)
+            every = [np.broadcast_to(mean, (1, num_validation, len(mean)))] * len(judges)
+            judged = yield from _scores(network, every, judges, search, seed, Stream.VALIDATION)
+            shares = (np.array([scores.mean() for scores, _ in judged]) - low) / unit
+            found, steps = float(shares.mean()), sum(made for _, made in judged)
             best = max((known for _, known in course.scores), default=-np.inf)
             course = course._replace(scores=(*course.scores, (generation, found)), steps=course.steps + steps)
             if found > best or not np.isfinite(best):
@@ -304,8 +316,9 @@ def searching(
         halves = np.asarray(drawn, np.float32).reshape(2, search.pairs, -1)
         center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[:1].shape)
         groups = halves if is_paired else np.concatenate([halves, center])
-        shared = [groups[:, index * share : (index + 1) * share] for index in range(len(families))]
-        ran = yield from _scores(network, shared, families, search.objective, seed, Stream.TRAIN, generation)
+        shared = [groups[:, index * share : (index + 1) * share] for index in range(num)]
+        taken = search.in_turn(families, generation)
+        ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation)
         gains, steps = [], course.steps + sum(made for _, made in ran)
         for scores, _ in ran:
             others = scores[1::-1] if is_paired else scores[[2, 2]]
@@ -325,20 +338,21 @@ def searching(
 def num_blocks(
     search: Search, families: Sequence[ActorCriticMDP], num_validation: int, level: Level, generation: int = 0
 ) -> int:
-    """Return how many blocks the search of a level has from a generation on, for progress."""
-    search, _ = search.of_level(level)
-    left, sizes = range(generation, search.generations + 1), [search.block_size or mdp.block_size for mdp in families]
+    """Return how many blocks the search of a level, judged on its own families, has from a generation on, for progress."""
+    (search, _), sizes = search.of_level(level), [search.block_size or mdp.block_size for mdp in families]
+    left = range(generation, search.generations + 1)
     judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
-    share = max(1, search.pairs // len(families))
-    each = [(len(left) - 1) * len(Blocks(share, size)) + judged * len(Blocks(num_validation, size)) for size in sizes]
-    return sum(each)
+    found = judged * sum(len(Blocks(num_validation, size)) for size in sizes)
+    for taken in (search.in_turn(sizes, index) for index in left[:-1]):
+        found += sum(len(Blocks(max(1, search.pairs // len(taken)), size)) for size in taken)
+    return found
 
 
 def _scores(
     network: Network,
     controllers: Sequence[NDArray[np.float32]],
     families: Sequence[ActorCriticMDP],
-    objective: Objective,
+    search: Search,
     seed: int,
     stream: Stream,
     generation: int = -1,
@@ -350,6 +364,7 @@ def _scores(
     asked: list[list[BlockRun]] = []
     for mdp, weights in zip(families, controllers, strict=True):
         twins, num, size = weights.shape
+        mdp = replace(mdp, block_size=search.block_size or mdp.block_size)
         blocks = Blocks(num, mdp.block_size)
         twice = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * blocks.size)
         asked.append([])
@@ -366,7 +381,7 @@ def _scores(
             np.concatenate([part.reshape(len(part), twins, -1) for part in parts], axis=2)[:, :, :num]
             for parts in zip(*rows, strict=True)
         )
-        found.append((score(curves, objective), float(steps.sum(dtype=np.float64))))
+        found.append((score(curves, search.objective), float(steps.sum(dtype=np.float64))))
     return found
 
 

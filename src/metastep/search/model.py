@@ -5,7 +5,7 @@ The file has the tensors `curves`, `hidden` and `output` and the record as metad
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from metastep import features
 from metastep._core.errors import InputError, shown
 from metastep._core.provenance import environment_record
 from metastep._core.settings import Count, Float, from_json
-from metastep._core.storage import Tensors, require_stamp, sha256_of_json, stamp, write_tensors
+from metastep._core.storage import require_stamp, sha256_of_json, stamp, write_tensors
 from metastep.fqi.base import CLOSED, STEP, AnyModel, BaseRecord, ObservationPart, record_to_json
 from metastep.fqi.model import Model, fitted_model, read_model_file
 from metastep.fqi.stepper import WHOLE, Proposal
@@ -63,19 +63,13 @@ class SearchedRecord(BaseRecord):
     search_steps: Annotated[FiniteFloat, Ge(0.0)]  # environment steps that the search took
     seed: _Natural  # of the search
 
-    @property
-    def hyperparameters(self) -> tuple[str, ...]:
-        return self.names
-
     def bounds(self, direction: str = "") -> dict[str, tuple[float, float]]:
         if direction:
             raise InputError(f"direction is {shown(direction)}, allowed is none.")
-
-        def end(name: str, number: float) -> float:
-            return max(1, round(number)) if name in WHOLE else number
-
-        ranges = zip(self.names, self.low, self.high, strict=True)
-        return {name: (end(name, low), end(name, high)) for name, low, high in ranges}
+        found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
+        return found | {
+            name: (max(1, round(low)), max(1, round(high))) for name, (low, high) in found.items() if name in WHOLE
+        }
 
     @property
     def space(self) -> HyperparameterSpace:
@@ -125,9 +119,8 @@ class SearchedModel(AnyModel):
         """Return hyperparameters (rows, coordinates) of observations (rows, features), as simulated learners follow them."""
         seen: NDArray[Any] = np.asarray(observation, np.float32)
         if seen.ndim != 2 or seen.shape[1] != len(self.network.features):
-            raise InputError(
-                f"observation has shape {seen.shape}, allowed are rows of {len(self.network.features)} numbers."
-            )
+            size = len(self.network.features)
+            raise InputError(f"observation has shape {seen.shape}, allowed are rows of {size} numbers.")
         found: NDArray[np.float32] = self._points(seen, np)
         return found
 
@@ -136,10 +129,7 @@ class SearchedModel(AnyModel):
         return self.record.space.from_unit(unit, xp).astype(np.float32)
 
     def values(self, observation: Any, xp: Any = jnp) -> dict[str, Any]:
-        """Return the hyperparameters by name, each (...), of observations (..., features) as `record.feature_names` has them.
-
-        `propose` gives the same; this is for compiled programs as well, where it is a few matrix products.
-        """
+        """Return the hyperparameters by name, each (...), of observations (..., features), as `propose` does; also compiled."""
         values = dict(zip(self.record.names, xp.moveaxis(self._points(observation, xp), -1, 0), strict=True))
         return values | {name: xp.maximum(xp.round(values[name]), 1.0) for name in WHOLE if name in values}
 
@@ -149,9 +139,8 @@ class SearchedModel(AnyModel):
 
     def curves(self, shares: Sequence[float] | None = None) -> dict[str, NDArray[np.float32]]:
         """Return every hyperparameter, by name, at shares of the budget, by default the knots, with all else at its mean."""
-        places = np.linspace(0.0, 1.0, self.record.knots) if shares is None else np.asarray(shares)
-        found = self.responses(BUDGET, places.astype(np.float32))
-        return {BUDGET: places.astype(np.float32)} | dict(zip(self.record.names, found.T, strict=True))
+        places = np.asarray(np.linspace(0.0, 1.0, self.record.knots) if shares is None else shares, np.float32)
+        return {BUDGET: places} | dict(zip(self.record.names, self.responses(BUDGET, places).T, strict=True))
 
     def responses(self, feature: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return hyperparameters (values, coordinates) where one feature has these values, and all others their mean."""
@@ -185,21 +174,11 @@ def places(mdp: MetaMDP, network: Network) -> tuple[tuple[str, ...], NDArray[np.
     return wanted, np.array([columns.index(column) for column in network.features], np.intp)
 
 
-def searched_model(
-    mdp: MetaMDP,
-    network: Network,
-    weights: NDArray[np.float32],
-    *,
-    feature_low: Sequence[float],
-    feature_high: Sequence[float],
-    configuration: Mapping[str, Any],
-    validation: Sequence[LevelScore],
-    search_steps: float,
-    seed: int,
-) -> SearchedModel:
-    """Return the model of a controller that was searched for a meta-MDP, of weights (num_weights,).
+def searched_model(mdp: MetaMDP, network: Network, weights: NDArray[np.float32], **recorded: Any) -> SearchedModel:
+    """Return the model of a controller of weights (num_weights,) that was searched for a meta-MDP.
 
-    The lowest and highest features are those on the validation tasks; `configuration` has the experiment under `experiment`.
+    Further fields of its record are given: `feature_low` and `feature_high` on the validation tasks, `configuration` with the
+    experiment under `experiment`, `validation`, `search_steps` and `seed`.
     """
     space, (wanted, _) = mdp.space, places(mdp, network)
     if not isinstance(space, HyperparameterSpace):
@@ -211,16 +190,11 @@ def searched_model(
         setting=mdp.setting,
         observation=tuple(ObservationPart(name, size) for name, size in features.sizes(mdp, wanted).items()),
         feature_names=form.pop("features"),
-        feature_low=tuple(map(float, feature_low)),
-        feature_high=tuple(map(float, feature_high)),
-        configuration=dict(configuration),
         versions=environment_record(),
         **asdict(space),
         **form,
         level=network.level,
-        validation=tuple(validation),
-        search_steps=float(search_steps),
-        seed=seed,
+        **recorded,
     )
     return SearchedModel(record, network.split(np.asarray(weights, np.float32)))
 
@@ -233,11 +207,8 @@ def save_model(model: SearchedModel, path: str | os.PathLike[str]) -> None:
 def load_model(path: str | os.PathLike[str]) -> Model | SearchedModel:
     """Read and check a model file, or that in the folder of a run; anything wrong with it is an `InputError`."""
     path, content = read_model_file(path)
-    is_searched = content.metadata.get("format") == stamp(_KIND)["format"]
-    return _searched_model(path, content) if is_searched else fitted_model(path, content)
-
-
-def _searched_model(path: Path, content: Tensors) -> SearchedModel:
+    if content.metadata.get("format") != stamp(_KIND)["format"]:
+        return fitted_model(path, content)
     require_stamp(content.metadata, _KIND, path, "search again")
     try:
         record = from_json(_RECORD, content.metadata.get("record"), "model record")

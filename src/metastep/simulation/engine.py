@@ -7,7 +7,6 @@ rollouts, and one adds the step to the sums while the next step is simulated.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache, partial
 from threading import Lock
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from metastep._core.errors import InputError
 from metastep._core.numerics import standard_normals
@@ -100,57 +99,34 @@ def _moves(rollout: Rollout, theta: Array, context: Array, key: Array) -> Iterat
         alive = alive & ~after.over
 
 
-def _stream_on_host(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+def is_compiled(env: Env | HostEnv) -> bool:
+    """Return whether simulation can be part of a compiled program."""
+    return not isinstance(env, HostEnv)
+
+
+def whole(env: Env | HostEnv, function: Function) -> Function:
+    """Compile a function that simulates to one program, as `compiled` does, where that is possible."""
+    return compiled(function) if is_compiled(env) else function
+
+
+def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
+    """Return what an estimate needs of a batch, reduced on the fly."""
+    if is_compiled(rollout.env):
+        return compiled(rollouts.stream)(rollout, theta, context, key)
     sums = compiled(rollouts.empty)(rollout, theta.T)
     for moved in _moves(rollout, theta, context, key):
         sums = _add(rollout, theta, sums, moved)
     return compiled(rollouts.finish)(rollout, sums)
 
 
-def _trajectories_on_host(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
+def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
+    """Return every step of the same batch."""
+    if is_compiled(rollout.env):
+        return compiled(rollouts.trajectories)(rollout, theta, context, key)
     steps = zip(*_moves(rollout, theta, context, key), strict=True)
     *arrays, reward, alive = (np.stack(column) for column in steps)
     parts = *(np.moveaxis(array, -1, 1) for array in arrays), np.where(alive, reward, np.float32(0.0)), alive
     return Trajectories(*map(jnp.asarray, parts))
-
-
-@dataclass(eq=False)
-class Engine:
-    """How batches (of a rollout, theta, context and key) are simulated, and how the functions around that are compiled."""
-
-    is_compiled: bool  # whether simulation can be part of a compiled program
-    steps_between_halts: int  # environment steps after which a long simulation may pause
-    stream: Callable[[Rollout, Array, Array, Array], Sums]  # what an estimate needs of a batch, reduced on the fly
-    trajectories: Callable[[Rollout, Array, Array, Array], Trajectories]  # the same batch, every step returned
-    mean_return: Callable[[Rollout, Array, Array, Array], Array]  # of every learner
-    whole: Callable[[Function], Function]  # one program, where possible, of a function that simulates; see `compiled`
-    map: Callable[[Function, Array, int], Array]  # a function that simulates, so many values side by side
-
-
-_DEVICE = Engine(
-    is_compiled=True,
-    steps_between_halts=10_000_000,  # some seconds of HalfCheetah, more than a block of CartPole has
-    stream=compiled(rollouts.stream),
-    trajectories=compiled(rollouts.trajectories),
-    mean_return=lambda *batch: jnp.mean(rollouts.discounted_returns(*batch), axis=0),
-    whole=compiled,
-    map=lambda function, values, side_by_side: lax.map(function, values, batch_size=side_by_side),
-)
-# A simulator of its own steps between compiled pieces; it is waited for after every step anyway.
-_HOST = Engine(
-    is_compiled=False,
-    steps_between_halts=1,
-    stream=_stream_on_host,
-    trajectories=_trajectories_on_host,
-    mean_return=lambda *batch: _stream_on_host(*batch).mean_return,
-    whole=lambda function: function,
-    map=lambda function, values, _: jnp.stack([function(value) for value in values]),
-)
-
-
-def engine_of(env: Env | HostEnv) -> Engine:
-    """Return the engine that simulates an environment."""
-    return _HOST if isinstance(env, HostEnv) else _DEVICE
 
 
 def start_episode(env: Env | HostEnv) -> Any:
@@ -165,12 +141,12 @@ def start_episode(env: Env | HostEnv) -> Any:
 
 def blocks_at_once(env: Env | HostEnv) -> int:
     """Return how many blocks are simulated side by side: on a CPU one for each processor, otherwise one."""
-    return count_threads(None) if engine_of(env).is_compiled and rollouts.on_cpu() else 1
+    return count_threads(None) if is_compiled(env) and rollouts.on_cpu() else 1
 
 
 def fills_batches(env: Env | HostEnv) -> bool:
     """Return whether several blocks are better simulated in one batch: on a GPU, which a block may not fill."""
-    return engine_of(env).is_compiled and not rollouts.on_cpu()
+    return is_compiled(env) and not rollouts.on_cpu()
 
 
 _HOST_IN_USE = Lock()
@@ -178,4 +154,4 @@ _HOST_IN_USE = Lock()
 
 def one_block_at_a_time(env: Env | HostEnv) -> AbstractContextManager[Any]:
     """Keep other threads from simulating on the host meanwhile: a simulator may hold one batch only."""
-    return nullcontext() if engine_of(env).is_compiled else _HOST_IN_USE
+    return nullcontext() if is_compiled(env) else _HOST_IN_USE

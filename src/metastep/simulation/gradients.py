@@ -12,20 +12,17 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.settings import Count, check_fields
 from metastep.policies import Arrays, Policy, flatten
-from metastep.simulation.engine import Engine, compiled, engine_of
+from metastep.simulation.engine import compiled, stream, trajectories
 from metastep.simulation.rollouts import Rollout, Sums, Trajectories, sums_of
 
 FisherSolver = Literal["closed", "cg", "truncated"]
 DampingKind = Literal["relative", "absolute"]
 
-DAMPING = 1e-3
-"""Damping of the natural gradient, as a share of the mean of the Fisher matrix's diagonal."""
-
+DAMPING = 1e-3  # of the natural gradient, as a share of the mean of the Fisher matrix's diagonal
 _Iteration = tuple[Array, Array, Array, Array]  # count, solution, residual, direction
-_CG_TOLERANCE = 1e-5  # conjugate gradient stops where the residual is this share of the gradient
-
-Batch = Sums | Trajectories
-"""What an estimate is made from: sums over the episodes where they suffice, else the episodes."""
+Batch = (
+    Sums | Trajectories
+)  # what an estimate is made from: sums over the episodes where they suffice, else the episodes
 
 
 class Estimate(NamedTuple):
@@ -92,10 +89,7 @@ def conjugate_gradient(
     preconditioner: Array | float = 1.0,
     tolerance: float | None = None,
 ) -> Array:
-    """Return the solution of image(x) = right after so many steps from zero.
-
-    Learners run in lockstep. With a tolerance they stop early, where the residual of each is this share of the right side.
-    """
+    """Solve image(x) = right, starting from zero; with a tolerance, until every learner's residual is this share of `right`."""
 
     def ratio(numerator: Array, denominator: Array) -> Array:
         """Return 0 where the denominator is 0: the iteration is done then."""
@@ -155,7 +149,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
         return jnp.sum(left * right, axis=0)
 
     scale = 1.0 / (diagonal + ridge)
-    return conjugate_gradient(fisher_vector, gradient, dot, estimator.cg_iterations, scale, _CG_TOLERANCE)
+    return conjugate_gradient(fisher_vector, gradient, dot, estimator.cg_iterations, scale, tolerance=1e-5)
 
 
 @dataclass(frozen=True)
@@ -200,15 +194,9 @@ class Estimator:
         """How the natural gradient is computed; without a closed form there are only products with the Fisher matrix."""
         return self.fisher or "closed" if self.rollout.policy.is_linear else "cg"
 
-    @property
-    def engine(self) -> Engine:
-        """What simulates."""
-        return engine_of(self.rollout.env)
-
     def batch(self, theta: Array, context: Array, key: Array) -> Batch:
         """Simulate what an estimate is computed from."""
-        simulate = self.engine.trajectories if self.solver == "cg" else self.engine.stream
-        return simulate(self.rollout, theta, context, key)
+        return (trajectories if self.solver == "cg" else stream)(self.rollout, theta, context, key)
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
         """Return the estimate for theta (learners, parameters) in the tasks context (learners, coordinates)."""
@@ -216,7 +204,7 @@ class Estimator:
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
         """Return the episodes behind the estimate with the same arguments."""
-        return self.engine.trajectories(self.rollout, theta, context, key)
+        return trajectories(self.rollout, theta, context, key)
 
 
 def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:

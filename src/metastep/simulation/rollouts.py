@@ -25,8 +25,6 @@ Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
 _Carry = tuple[Any, Array, Any]  # states, which are alive, and what is accumulated
 
-# A per-step baseline divides by the mean square of the summed score; where that is zero the baseline is irrelevant.
-_TINY = 1e-30
 # Up to here second moments are written out entry by entry: fastest for a few, but many take the compiler half a minute.
 _FEW_OBSERVATIONS = 8
 # Steps handled together: on a CPU few enough that their normals stay in a core's cache, on a GPU enough to keep it busy.
@@ -36,10 +34,8 @@ _MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
 def require_fit(env: Env | HostEnv, policy: Policy | ActorCritic) -> None:
     """Refuse a policy that sees or does something other than what the environment offers."""
     if (choices := choices_of(env)) is not None and not hasattr(policy, "num_choices"):
-        found = (
-            f"{env.name!r} has {choices} discrete actions, but the policy {type(policy).__name__} draws real numbers"
-        )
-        raise InputError(f"env.name: {found}; allowed here are environments with continuous actions.")
+        wrong = f"{choices} discrete actions, but the policy {type(policy).__name__} draws real numbers"
+        raise InputError(f"env.name: {env.name!r} has {wrong}; allowed here are environments with continuous actions.")
     for field in ("num_observations", "num_actions", "num_choices"):
         seen, offered = getattr(policy, field, None), getattr(env, field, None)
         if seen != offered:
@@ -231,7 +227,7 @@ def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
     if baseline == "mean":
         return total - jnp.mean(payoff, axis=-2) * jnp.sum(score, axis=-2)
     square = score * score
-    best = jnp.sum(square * payoff, axis=-2) / jnp.maximum(jnp.sum(square, axis=-2), _TINY)
+    best = jnp.sum(square * payoff, axis=-2) / jnp.maximum(jnp.sum(square, axis=-2), 1e-30)  # where 0, b is irrelevant
     return total - best * jnp.sum(score, axis=-2)
 
 

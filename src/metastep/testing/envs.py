@@ -51,9 +51,9 @@ def check_env(
 ) -> None:
     """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`, or of `metastep.envs.HostEnv`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated`
-    are scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal
-    has an effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
+    Checked: declared fields; that it is hashable and equal to its copies; that state, observation, reward and `terminated` are
+    scalars of the right dtype and number; that the same input gives the same bits; that every declared action and normal has an
+    effect; that random episodes stay finite; and that every coordinate of the context changes the episodes.
 
     Args:
         num_episodes, horizon, seed: of the simulations; longer ones where the context matters late in an episode.
@@ -66,20 +66,20 @@ def check_env(
         check_host_env(env, horizon=horizon, sigma=sigma, seed=seed, thorough=thorough)
         return
     subject.has_methods("reset", "observe", "step")
-    part, space = env, env.context_space
+    space = env.context_space
 
     # Trace the three methods for one lane; nothing is computed.
     def scalars(num: int, dtype: Any = jnp.float32) -> tuple[jax.ShapeDtypeStruct, ...]:
         return tuple(jax.ShapeDtypeStruct((), dtype) for _ in range(num))
 
     context = space.unpack(jnp.asarray(space.low, jnp.float32))
-    state = subject.trace(f"reset with {part.reset_noise} normals", part.reset, context, scalars(part.reset_noise))
+    state = subject.trace(f"reset with {env.reset_noise} normals", env.reset, context, scalars(env.reset_noise))
     for leaf in jax.tree.leaves(state):
         subject.is_array("a field of the state that `reset` returns", leaf, (), leaf.dtype)
-    subject.is_tuple("observe", subject.trace("observe", part.observe, context, state), "num_observations", ())
-    what = f"step with {part.num_actions} actions and {part.step_noise} normals"
-    actions = scalars(part.num_actions, jnp.float32 if choices_of(part) is None else jnp.int32)
-    after = subject.trace(what, part.step, context, state, actions, scalars(part.step_noise))
+    subject.is_tuple("observe", subject.trace("observe", env.observe, context, state), "num_observations", ())
+    what = f"step with {env.num_actions} actions and {env.step_noise} normals"
+    actions = scalars(env.num_actions, jnp.float32 if choices_of(env) is None else jnp.int32)
+    after = subject.trace(what, env.step, context, state, actions, scalars(env.step_noise))
     subject.has_fields("step", after, "metastep.envs.Step", Step._fields)
     subject.same_state("what `step` returns", after.state, state)
     subject.is_array("the reward", after.reward, ())
@@ -88,23 +88,23 @@ def check_env(
     def episode(context: Array, actions: Array, first: Array, noise: Array) -> tuple[Any, ...]:
         """Play one episode: its first state, what is seen, and (reward, alive) of every step."""
         task = space.unpack(context)
-        start = part.reset(task, tuple(first))
+        start = env.reset(task, tuple(first))
 
         def step(carry: tuple[Any, Array], given: tuple[Array, Array]) -> tuple[Any, Any]:
             state, alive = carry
-            after = part.step(task, state, *map(tuple, given))
+            after = env.step(task, state, *map(tuple, given))
             kept = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after.state, state)
             moved = jnp.where(alive, after.reward, 0.0), alive
-            return (kept, alive & ~after.terminated), (part.observe(task, state), moved)
+            return (kept, alive & ~after.terminated), (env.observe(task, state), moved)
 
         return start, *jax.lax.scan(step, (start, jnp.bool_(True)), (actions, noise))[1]
 
     lower, upper = _corners(space)
     rng, shape = np.random.default_rng(seed), (horizon, num_episodes, len(lower))
     inputs = {
-        ("num_actions", "action"): _random_actions(part, rng, shape, sigma, thorough=thorough),
-        ("reset_noise", "normal of the reset"): rng.standard_normal((*shape[1:], part.reset_noise), np.float32),
-        ("step_noise", "normal of the step"): rng.standard_normal((*shape, part.step_noise), np.float32),
+        ("num_actions", "action"): _random_actions(env, rng, shape, sigma, thorough=thorough),
+        ("reset_noise", "normal of the reset"): rng.standard_normal((*shape[1:], env.reset_noise), np.float32),
+        ("step_noise", "normal of the step"): rng.standard_normal((*shape, env.step_noise), np.float32),
     }
     by_learner = jax.vmap(episode, in_axes=(0, 1, 0, 1), out_axes=-1)
     program = jax.jit(jax.vmap(by_learner, in_axes=(None, 1, 0, 1), out_axes=-2))
@@ -129,10 +129,9 @@ def check_host_env(
 ) -> None:
     """Raise `InputError` with one sentence unless `env` keeps the contract of `metastep.envs.HostEnv`.
 
-    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is and earns
-    nothing; that the arguments are not written to (they are read-only, here as in a run); that an episode depends on no other
-    episode or learner; and, where episodes have `restart`, that it restarts those it should, also after their end, and no others.
-    Not `thorough`, neighbours and `restart` are left out.
+    Checked, with the arguments of `check_env`: what that checks of episodes; that an ended episode stays as it is; that no
+    argument is written to; and, if `thorough`, that an episode depends on no other episode or learner, and that `restart`, where
+    episodes have it, restarts those it should, also after their end, and no others.
     """
     subject = declared(env)
     subject.has_methods("start_episodes")
@@ -233,22 +232,16 @@ def _random_actions(
 
 
 def _corners(space: ContextSpace) -> tuple[Contexts, Contexts]:
-    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle.
-
-    At least two learners: each must have a neighbour.
-    """
+    """Return tasks where learner i has coordinate i at its lower, then at its upper bound, and the others in the middle."""
     low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
-    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))
+    lower = np.tile((low + high) / np.float32(2), (max(len(low), 2), 1))  # each learner must have a neighbour
     upper, diagonal = lower.copy(), np.arange(len(low))
     lower[diagonal, diagonal], upper[diagonal, diagonal] = low, high
     return lower, upper
 
 
 def _check_episodes(subject: Subject, play: Callable[[Contexts], Played], seed: int, *, thorough: bool) -> None:
-    """Check episodes in random tasks and, where it is `thorough`, in tasks that differ by one coordinate.
-
-    `play` gives the episodes of some tasks, always with the same random numbers.
-    """
+    """Check episodes in random tasks and in ones that differ by one coordinate; `play` always has the same random numbers."""
     space: ContextSpace = subject.part.context_space
     lower, upper = _corners(space)
     played = []

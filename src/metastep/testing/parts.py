@@ -26,7 +26,6 @@ from metastep.testing.subject import Subject, named, read_only, same
 _SHAPE = (5, 3)  # episodes and learners of a policy
 _LEARNERS, _PARAMETERS = 5, 3  # of a rule
 _UNUSABLE = (0.0, math.nan, math.inf)  # what the first learners of a rule follow, one each
-_BATCH = 256  # steps of a learner, for a rule that learns from steps
 _TINY = ActorCritic(num_observations=2, num_actions=1, hidden=(3,))
 _ROWS, _FEATURES = 60, 4  # of the data that a regressor is fitted to
 
@@ -34,10 +33,9 @@ _ROWS, _FEATURES = 60, 4  # of the data that a regressor is fitted to
 def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the policy keeps the contract of `metastep.policies.Policy`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; number, shapes and dtypes of mean and score in
-    the batched layout; that the same input gives the same bits; that an episode depends neither on other episodes nor on other
-    learners; that the score is the derivative of log pi; and that a policy with `is_linear` is linear. Of an `ActorCritic`:
-    sizes, first parameters, and shapes of values and samples.
+    Checked: declared fields; that it is hashable and equal to its copies; shapes and dtypes of mean and score; that the same
+    input gives the same bits; that an episode depends on no other episode or learner; that the score is the derivative of log
+    pi; and that a policy with `is_linear` is linear. Of an `ActorCritic`: first parameters, and shapes of values and samples.
     """
     subject = Subject(policy, f"policy {type(policy).__name__}")
     subject.declares(num_observations=1, num_actions=1, num_parameters=1)
@@ -98,10 +96,9 @@ def check_policy(policy: Policy | ActorCritic, *, seed: int = 0) -> None:
 def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the rule keeps the contract of `metastep.rules.Rule`.
 
-    Checked: the declared fields; that it is hashable and equal to its copies; shapes and dtypes of direction, state, theta and
-    flags; that the same input gives the same bits; that learners do not depend on each other; that a direction that is zero or
-    not finite (or a batch that is not finite) leaves theta and state, and is flagged; and that a rule with `is_along_a_line`
-    moves along a line.
+    Checked: declared fields; that it is hashable and equal to its copies; shapes and dtypes of what it returns; that the same
+    input gives the same bits; that learners do not depend on each other; that a direction that is zero or not finite (or such a
+    batch) leaves theta and state, and is flagged; and that a rule with `is_along_a_line` moves along a line.
     """
     subject = named("rule", rule)
     subject.declares(hyperparameters=tuple, is_along_a_line=bool)
@@ -177,7 +174,7 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
 
 def _batch(keys: Array) -> Experience:
     """Return a random batch of steps of every learner."""
-    shape, each, lane = (_LEARNERS, _BATCH), jnp.zeros(_LEARNERS, jnp.float32), jnp.zeros((_LEARNERS, 1), jnp.float32)
+    shape, each, lane = (_LEARNERS, 256), jnp.zeros(_LEARNERS, jnp.float32), jnp.zeros((_LEARNERS, 1), jnp.float32)
     observation = jax.random.normal(keys[0], (*shape, _TINY.num_observations), jnp.float32)
     action, advantage, target = jax.random.normal(keys[1], (3, *shape), jnp.float32)
     density, lanes = jnp.full(shape, -1.0, jnp.float32), Lanes((), lane, lane, lane, lane > 0.0)
@@ -188,12 +185,10 @@ def _batch(keys: Array) -> Experience:
 def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num_updates: int = 3) -> None:
     """Raise `InputError` with one sentence unless the controller keeps the contract that the shared loop relies on.
 
-    Checked: the declared fields; that proposals are finite float32 numbers of shape (learners, coordinates), also for learners
-    whose estimate is not finite; that the same tasks give the same bits; that `propose` changes nothing; that proposals for a
-    learner do not depend on other learners; that a controller with `is_memoryless` proposes the same after a new `init`; and
-    that it reports one number for each learner and update.
-
-    The controller must be trained (`prepared`) if it has to be; `mdp` is any meta-MDP with blocks of at least two learners.
+    Checked: declared fields; that proposals are finite float32 numbers of shape (learners, coordinates), also after an estimate
+    that is not finite; that the same tasks give the same bits; that `propose` changes nothing; that learners do not depend on
+    each other; that one with `is_memoryless` proposes the same after a new `init`; and that it reports one number for each
+    learner and update. It must be trained (`prepared`) if it has to be; blocks of `mdp` need at least two learners.
     """
     subject = named("controller", controller)
     subject.declares(is_memoryless=bool, is_yardstick=bool)
@@ -241,18 +236,15 @@ def check_controller(controller: Controller, mdp: MetaMDP, *, seed: int = 0, num
 def check_feature(feature: Feature, mdp: MetaMDP, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the feature keeps the contract of `metastep.features.Feature`.
 
-    Checked: that it has a name, a size and as many names of columns and bounds; that it gives float32 numbers of shape
-    (learners, size); that the same learners give the same bits; and that a learner's numbers do not depend on other learners.
-    `mdp` is any meta-MDP that has such features, with blocks of at least two learners.
+    Checked: its name, size, columns and bounds; that it gives float32 numbers of shape (learners, size); that the same learners
+    give the same bits; and that learners do not depend on each other. Blocks of `mdp` need at least two of them.
     """
     subject = named("feature", feature)
-    size = subject.call("size", feature.size, mdp)
+    size, columns, bounds = (subject.call(name, getattr(feature, name), mdp) for name in ("size", "columns", "bounds"))
     subject.require(isinstance(size, int) and size >= 1, f"`size` must be a whole number of at least 1, got {size!r}")
-    columns: Any = subject.call("columns", feature.columns, mdp)
     is_right = isinstance(columns, tuple) and all(isinstance(word, str) and word for word in columns)
     is_right = is_right and len(columns) == len(set(columns)) == size
     subject.require(is_right, f"`columns` must be a tuple of {size} different names, got {columns!r}")
-    bounds: Any = subject.call("bounds", feature.bounds, mdp)
     is_pair = isinstance(bounds, tuple) and [np.shape(each) for each in bounds] == [(size,)] * 2
     is_right = is_pair and all(low <= high for low, high in zip(*bounds, strict=True))
     subject.require(is_right, f"`bounds` must be {size} lower and {size} upper ones, at least as high, got {bounds!r}")
@@ -277,8 +269,8 @@ def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
     """Raise `InputError` with one sentence unless the regressor keeps the contract of `metastep.fqi.regressors.Regressor`.
 
     Checked: that its options make an equal regressor; that `fit` returns a `Head` that predicts finite float64 numbers of shape
-    (rows,); that the same seed gives the same bits with any number of threads, and leaves the data unchanged; that a loaded head
-    predicts the same bits; and that `load` refuses other arrays with an `InputError`.
+    (rows,), with one seed the same bits in any number of threads, and leaves the data as they are; that a loaded head predicts
+    the same; and that `load` refuses other arrays with an `InputError`.
     """
     subject = named("regressor", regressor)
     subject.has_methods("fit", "load")

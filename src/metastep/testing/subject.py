@@ -48,10 +48,8 @@ class Subject:
 
     def is_hashable(self) -> None:
         """Check that equal copies select one compiled program."""
-        twin, wrong = (
-            copy.copy(self.part),
-            "a copy is not equal to the original, so every new object would compile again",
-        )
+        twin = copy.copy(self.part)
+        wrong = "a copy is not equal to the original, so every new object would compile again"
         try:
             equal = twin == self.part and hash(twin) == hash(self.part)
         except TypeError as error:

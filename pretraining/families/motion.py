@@ -1,0 +1,195 @@
+"""Bodies on springs, tracks and beams: swing, balance and follow."""
+
+import math
+from collections import namedtuple
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array
+
+from metastep.envs import Context, ContextSpace, Step, runge_kutta, sincos, to_uniform
+from metastep.envs.base import State
+from metastep.envs.cartpole import CartPoleState, euler_step
+from pretraining.families.base import Family, Scalars, clipped
+
+SpringsState = namedtuple(
+    "SpringsState", "place_1 place_2 place_3 speed_1 speed_2 speed_3"
+)  # of three masses, from rest
+
+
+@dataclass(frozen=True)
+class Springs(Family):
+    """Push the first of three masses between two walls, joined by springs, so that the last one rests at a target.
+
+    A step pays minus the squared distance of the last mass to the target, and minus 0.01 times the squared action.
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("mass", "stiffness", "damping", "force", "target"), (0.5, 2.0, 0.1, 2.0, -0.5), (1.5, 8.0, 0.5, 4.0, 0.5)
+    )
+
+    name, state, starts, num_observations = "springs", SpringsState, ((-0.2, 0.2),) * 3 + (0.0,) * 3, 7
+
+    def observe(self, context: Context, state: State) -> Scalars:
+        return *state, state.place_3 - context.target
+
+    def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
+        (share,) = clipped(action)
+
+        def derivative(state: State) -> State:
+            left, middle, right, *speeds = state
+            pulls = (middle - 2.0 * left, left - 2.0 * middle + right, middle - 2.0 * right)
+            parts = zip(pulls, speeds, (context.force * share, 0.0, 0.0), strict=True)
+            rates = ((context.stiffness * a - context.damping * b + c) / context.mass for a, b, c in parts)
+            return SpringsState(*speeds, *rates)
+
+        moved = runge_kutta(derivative, state, 0.1)
+        return Step(moved, -((moved.place_3 - context.target) ** 2) - 0.01 * share**2, jnp.bool_(False))
+
+
+IntegratorState = namedtuple("IntegratorState", "axes time")  # for every axis the place and its derivatives
+
+
+@dataclass(frozen=True)
+class Integrator(Family):
+    """Follow a target that moves on a circle; a step pays minus the mean squared distance, less 0.01 times the squared action.
+
+    Args:
+        order: which derivative of the place the action is, up to `gain`.
+        axes: how many there are.
+        ends: whether being 3 away from the origin along an axis, where place and derivatives are cut off, ends and costs 20.
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("gain", "drag", "radius", "pace"), (1.0, 0.0, 0.0, 0.2), (3.0, 1.0, 0.8, 1.0)
+    )
+    order: int = 2
+    axes: int = 1
+    ends: bool = False
+
+    name, num_observations = "integrator", property(lambda self: self.axes * (self.order + 1))
+    num_actions = reset_noise = property(lambda self: self.axes)
+
+    def reset(self, context: Context, noise: Scalars) -> IntegratorState:
+        """At rest."""
+        rest = (jnp.float32(0.0),) * (self.order - 1)
+        return IntegratorState(tuple((to_uniform(normal, -1.0, 1.0), *rest) for normal in noise), jnp.float32(0.0))
+
+    def errors(self, context: Context, state: State) -> list[Array]:
+        """Return the way to the target along each axis."""
+        turns = (context.pace * state.time + 1.5 * axis for axis in range(self.axes))
+        return [context.radius * jnp.sin(turn) - axis[0] for turn, axis in zip(turns, state.axes, strict=True)]
+
+    def observe(self, context: Context, state: State) -> Scalars:
+        """Place and derivatives, axis by axis, and the ways to the target."""
+        return *(number for axis in state.axes for number in axis), *self.errors(context, state)
+
+    def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
+        axes, pushes = [], clipped(action)
+        for axis, push in zip(state.axes, pushes, strict=True):
+            rates = zip(axis, (*axis[1:], context.gain * push - context.drag * axis[-1]), strict=True)
+            axes.append(tuple(jnp.clip(value + 0.1 * rate, -3.0, 3.0) for value, rate in rates))
+        after = IntegratorState(tuple(axes), state.time + 0.1)
+        errors = zip(self.errors(context, after), pushes, strict=True)
+        cost = jnp.mean(jnp.stack([error**2 + 0.01 * push**2 for error, push in errors]))
+        is_out = jnp.any(jnp.stack([jnp.abs(axis[0]) >= 3.0 for axis in axes])) & self.ends
+        return Step(after, jnp.where(is_out, -20.0, -cost), is_out)
+
+
+@dataclass(frozen=True)
+class Swing(Family):
+    """Push a cart with up to `force`; a step pays how high its pole is, 0 to 1, less 0.1 times the squared distance.
+
+    Args:
+        start: angle from upright around which the pole starts, at rest.
+        ends: whether leaving the track of 2.5 m on either side ends the episode; otherwise a wall stops the cart.
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("cart_mass", "pole_mass", "length", "force"), (0.5, 0.1, 0.3, 8.0), (1.5, 0.5, 0.8, 16.0)
+    )
+    start: float = math.pi
+    ends: bool = True
+
+    name, state, num_observations = "swing", CartPoleState, 5
+    starts = property(lambda self: ((-0.1, 0.1), 0.0, (self.start - 0.1, self.start + 0.1), 0.0))
+
+    def observe(self, context: Context, state: State) -> Scalars:
+        sin, cos = sincos(state.angle)
+        return state.position, state.velocity, cos, sin, 0.2 * state.angular_velocity
+
+    def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
+        force = context.force * clipped(action)[0]
+        for _ in range(4):
+            state = euler_step(state, force, context.pole_mass, context.length, 0.01, context.cart_mass)
+        at, speed, angle, spin = state
+        is_off = jnp.abs(at) > 2.5
+        if not self.ends:
+            at, speed, is_off = jnp.clip(at, -2.5, 2.5), jnp.where(is_off, 0.0, speed), jnp.bool_(False)
+        reward = 0.5 + 0.5 * sincos(angle)[1] - 0.1 * at**2
+        return Step(CartPoleState(at, speed, angle, jnp.clip(spin, -30.0, 30.0)), reward, is_off)
+
+
+TwoPolesState = namedtuple("TwoPolesState", "position angle_1 angle_2 speed spin_1 spin_2")  # angles from upright
+
+
+@dataclass(frozen=True)
+class TwoPoles(Family):
+    """Push a cart with two poles left (0) or right (1); every step pays 1, until one leans 36 degrees or the cart leaves 2.4 m.
+
+    The poles stand side by side and have different lengths (Wieland, 1991).
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("cart_mass", "mass_1", "mass_2", "length_1", "length_2", "force"),
+        (0.7, 0.08, 0.01, 0.4, 0.04, 8.0),
+        (1.3, 0.12, 0.03, 0.6, 0.15, 12.0),
+    )
+
+    name, state, num_choices = "two-poles", TwoPolesState, 2
+    starts = (0.0, (-0.05, 0.05), (-0.05, 0.05), 0.0, 0.0, 0.0)
+
+    def derivative(self, context: Context, state: State, force: Array) -> State:
+        """Return the time derivative: each pole adds a force on the cart, and less than its mass."""
+        push, mass, turns = force, context.cart_mass, []
+        own = (context.mass_1, context.length_1), (context.mass_2, context.length_2)
+        for angle, spin, (pole, length) in zip(state[1:3], state[4:], own, strict=True):
+            sin, cos = sincos(angle)
+            push = push + pole * (length * spin**2 * sin - 0.75 * 9.8 * sin * cos)
+            mass = mass + pole * (1.0 - 0.75 * cos**2)
+            turns.append((sin, cos, length))
+        pull = push / mass
+        first, second = (0.75 / length * (9.8 * sin - pull * cos) for sin, cos, length in turns)
+        return TwoPolesState(state.speed, state.spin_1, state.spin_2, pull, first, second)
+
+    def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
+        force = jnp.where(action[0] == 1, context.force, -context.force)
+        moved = runge_kutta(lambda state: self.derivative(context, state, force), state, 0.01)
+        leans = jnp.maximum(jnp.abs(moved.angle_1), jnp.abs(moved.angle_2)) > math.radians(36.0)
+        return Step(moved, jnp.float32(1.0), leans | (jnp.abs(moved.position) > 2.4))
+
+
+BeamState = namedtuple("BeamState", "ball tilt speed spin")  # the ball is between -1 and 1
+
+
+@dataclass(frozen=True)
+class Beam(Family):
+    """Turn a beam with a ball by a torque; every step pays 1 less the squared place of the ball, which falls off beyond 1.
+
+    The ball rolls without slipping: it is accelerated by 5/7 of what a sliding one would be.
+    """
+
+    context_space: ContextSpace = ContextSpace(
+        ("gravity", "torque", "damping", "roughness"), (3.0, 2.0, 0.5, 0.0), (10.0, 5.0, 2.0, 0.5)
+    )
+
+    name, state, starts = "beam", BeamState, ((-0.5, 0.5), (-0.1, 0.1), (-0.1, 0.1), (-0.1, 0.1))
+
+    def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
+        push = 5.0 / 7.0 * (context.gravity * sincos(state.tilt)[0] + state.ball * state.spin**2)
+        speed = state.speed + 0.05 * (push - context.roughness * state.speed)
+        spin = state.spin + 0.05 * (context.torque * clipped(action)[0] - context.damping * state.spin)
+        tilt = jnp.clip(state.tilt + 0.05 * spin, -0.8, 0.8)
+        ball = state.ball + 0.05 * speed
+        after = BeamState(ball, tilt, speed, jnp.where(jnp.abs(tilt) >= 0.8, 0.0, spin))
+        return Step(after, 1.0 - ball**2, jnp.abs(ball) > 1.0)
