@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def write_report(run: Run) -> Path:
     """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from the stages' results."""
-    with run.writing():
+    with run.write_lock():
         config, models = run.config, [run.of_model(model) for model in run.models_needed]
         needed = {own.model_file: "fit" if own.config.learner == "fitted-q" else "search" for own in models}
         for file, verb in (needed | {run.comparison_file: "compare"}).items():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.progress import human
+from metastep._core.progress import format_si
 from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, Difference, MethodRecord, metric_values, oracle_scores, summary
 from metastep.fqi import Model
@@ -195,7 +195,7 @@ def levels_table(search: Searched) -> Table:
     record = search.model.record
     scores = {each.level: f"{number(each.score)} ± {number(each.error)}" for each in record.validation}
     rows = [
-        (level, scores.get(level, "diverged"), human(steps).strip(), "selected" if level == record.level else "")
+        (level, scores.get(level, "diverged"), format_si(steps).strip(), "selected" if level == record.level else "")
         for level, steps in search.num_steps.items()
     ]
     return Table(("level", "score ± standard error", "environment steps", ""), rows, numeric=(1, 2), name="levels")
@@ -221,7 +221,7 @@ def cost_table(findings: Findings) -> Table:
     rows: list[Sequence[str]] = [("method", "training", "selection", "tuning", "test", "trials", "seconds")]
     for label, (*steps, seconds) in costs.items():
         shown = f"{seconds:.1f}" if seconds and findings.searched else ""
-        rows.append((label, *(human(each).strip() if each else "" for each in steps), shown))
+        rows.append((label, *(format_si(each).strip() if each else "" for each in steps), shown))
     kept = [column for column in zip(*rows, strict=True) if any(column[1:])]
     header, *cells = zip(*kept, strict=True)
     return Table(header, cells, numeric=range(1, len(kept)), name="costs")
