@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from metastep._core.progress import human
+from metastep._core.progress import format_si
 from metastep.evaluation import Difference, metric_values
 from metastep.evaluation.statistics import filled_returns
 from metastep.report.document import Heading, Paragraph, Part, Table
@@ -54,7 +54,7 @@ def _suggestions(findings: Findings, worst: Difference) -> Iterator[tuple[str, s
         section, key = ("collect", "num_meta_episodes") if fitted else ("search", "generations")
         num, steps = int(learned.config[section][key]), fitted.counts.num_steps if fitted else 0.0
         steps += sum(searched.num_steps.values()) if searched else 0.0
-        yield f"it was trained on {human(steps).strip()} steps, {key} = {num}", f"{place}{section}.{key}={4 * num}"
+        yield f"it was trained on {format_si(steps).strip()} steps, {key} = {num}", f"{place}{section}.{key}={4 * num}"
         scores = metric_values(learned.validation, "auc")
         first, *others = scores[np.argsort(-scores.mean(axis=1))]
         if others and (lead := first - others[0]).mean() <= 2.0 * lead.std() / np.sqrt(num := lead.size):
