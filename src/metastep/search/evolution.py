@@ -22,8 +22,8 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.loop import follow
-from metastep.mdp.runs import BlockRun, Plan, carry_out
+from metastep.mdp.loop import run_updates
+from metastep.mdp.runs import BlockRun, Plan, run_plans
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
@@ -175,8 +175,8 @@ def observed(
     """Return the features of one block of learners at all updates where all are finite: (rows, columns)."""
     learners = mdp.begin(mdp.tasks(seed, stream, 0))
     state = controller.init(mdp, learners)
-    piece = follow(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).piece
-    found = piece.observe(names)[:-1]
+    history = run_updates(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).history
+    found = history.observe(names)[:-1]
     found = found[np.isfinite(found).all(axis=-1)]
     if not len(found):
         raise InputError(f"search: no learner on {mdp.env.name} has finite features; look at the ranges of choices.")
@@ -264,7 +264,7 @@ def search_levels(
         network = network_of(level, search, families, seed, simpler)
         start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
         how: Any = {"seed": seed, "num_validation": num_validation, "files": files, "held_out": held_out}
-        course = carry_out([searching(families, search, start, **how)], advance)[0]
+        course = run_plans([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (network, course), Start(network, course.branch, course.branch_steps)
     return found
 
