@@ -18,7 +18,7 @@ from metastep.evaluation import to_parquet
 from metastep.experiments.budget import require_affordable
 from metastep.experiments.checking import Finding, check_folder
 from metastep.experiments.config import require_available
-from metastep.experiments.run import writing
+from metastep.experiments.run import write_lock
 from metastep.experiments.stages import add_time, read_times
 from metastep.report.document import Document, to_markdown, write_picture
 from paper.outcome import Outcome, Product
@@ -58,7 +58,7 @@ def reproduce(
     chosen = {"environments": sorted(set(environments))} if environments else {}
     _claim_folder(out, {"scale": scale, "seed": seed, "overrides": list(overrides)} | chosen)
     outcomes: list[Outcome] = []
-    with writing(out):  # which also removes what killed attempts left
+    with write_lock(out):  # which also removes what killed attempts left
         for name, envs in wanted.items():
             if not _outcome_file(out, name).exists():
                 own = dataclasses.replace(bench, environments=envs)

@@ -1,5 +1,7 @@
 """Parts of one's own are one class and one line each: TOML names them, the command line and other people's loops use them."""
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -96,6 +98,17 @@ def test_an_environment_with_a_ppo_preset_and_a_feature_in_stable_baselines3(tmp
     assert len(rate.proposed) == 3
     assert all(3e-5 <= proposed <= 0.03 for proposed in rate.proposed)
     assert seen[0] == pytest.approx(-np.log(2.0), abs=1e-3)  # two actions, and no update yet
+    # What the report says about using the model works where the run was started.
+    said = (folder / "run" / "report.md").read_text().partition("## How to use")[2].partition("\n## ")[0]
+    lines, callback, command = re.findall(r"```\n(.*?)\n```", said, flags=re.S)
+    monkeypatch.chdir(folder)
+    names = {"num_updates": 2, "diagnostics": {"entropy": 0.6}, "agent": agent, "total_timesteps": 12}
+    exec(f"{lines}\n{callback}", names)
+    assert 3e-5 <= names["values"]["stepsize"] <= 0.03
+    words = shlex.split(command)
+    assert words == ["metastep", "learn", "run", "--task", "goal=0", "--allow-imports"]
+    done = metastep(*words[1:], cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_module_here_does_not_replace_an_installed_one(tmp_path):

@@ -115,7 +115,7 @@ def reseal(path: Path, generator: random.Random) -> None:
     changed = partial(damaged, generator, junk=partial(generator.choice, JUNK))
     if path.read_bytes()[:1] == b"{":
         found = changed({k: v for k, v in json.loads(path.read_bytes()).items() if k != "checksum"})
-        storage.write_json(path, storage.sealed(found) if isinstance(found, dict) else found)
+        storage.write_json(path, storage.with_checksum(found) if isinstance(found, dict) else found)
         return
     arrays, metadata = storage.read_tensors(path, verify=False)
     if generator.random() < 0.5:

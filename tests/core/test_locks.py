@@ -11,19 +11,19 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.storage import LOCK, writer, writing
+from metastep._core.storage import LOCK, lock_holder, write_lock
 from tests.processes import unprivileged
 
 HOLDER = """
 import sys, time
 from pathlib import Path
 sys.argv = ["metastep", "run", "golf"]
-from metastep._core.storage import writing
-with writing(Path({folder!r})):
+from metastep._core.storage import write_lock
+with write_lock(Path({folder!r})):
     print("holding", flush=True)
     time.sleep(60.0)
 """
-SEEN = "from pathlib import Path; from metastep._core.storage import writer; print(writer(Path({folder!r})))"
+SEEN = "from pathlib import Path; from metastep._core.storage import lock_holder; print(lock_holder(Path({folder!r})))"
 
 
 @pytest.fixture
@@ -42,22 +42,22 @@ def files(folder: Path) -> list[str]:
 
 def test_a_second_writer_learns_who_holds_the_folder(tmp_path, holder):
     words = rf"`metastep run golf` \(process {holder.pid} on .*, since 2"
-    with pytest.raises(InputError, match=f"is in use by {words}"), writing(tmp_path):
+    with pytest.raises(InputError, match=f"is in use by {words}"), write_lock(tmp_path):
         pass
     reader = [*unprivileged(), sys.executable, "-B", "-c", SEEN.format(folder=str(tmp_path))]
-    assert f"(process {holder.pid} on " in writer(tmp_path)
+    assert f"(process {holder.pid} on " in lock_holder(tmp_path)
     assert f"(process {holder.pid} on " in subprocess.check_output(reader, text=True)
     (tmp_path / LOCK).write_text("`metastep run \x1b[2J`")
-    assert writer(tmp_path).isprintable()
+    assert lock_holder(tmp_path).isprintable()
 
 
 def test_a_killed_writer_leaves_no_lasting_lock(tmp_path, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert files(tmp_path) == [LOCK]
-    assert writer(tmp_path) == ""
-    with writing(tmp_path), writing(tmp_path):
-        assert writer(tmp_path)
+    assert lock_holder(tmp_path) == ""
+    with write_lock(tmp_path), write_lock(tmp_path):
+        assert lock_holder(tmp_path)
     assert files(tmp_path) == []
 
 
@@ -68,7 +68,7 @@ def test_leftovers_are_removed_everywhere(tmp_path):
     running = tmp_path / "data" / ".block.0123456789abcdea.tmp"
     with running.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with writing(tmp_path):
+        with write_lock(tmp_path):
             pass
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [running]
 
@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_locked_costs_one_warning(tmp_path, monkeypatch,
     storage.warn.cache_clear()
     monkeypatch.setattr(call, refused)
     for _ in range(2):
-        with writing(tmp_path):
+        with write_lock(tmp_path):
             pass
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"warning: folder {tmp_path} cannot be locked (not here), so nothing keeps")

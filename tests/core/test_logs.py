@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metastep._core.errors import InputError
-from metastep._core.logs import CSVLog
+from metastep._core.logs import CSVLog, to_csv
 from tests.steppers import TRAINING, diagnostics, tiny_model
 
 
@@ -82,3 +82,10 @@ def test_scalars_of_tensorboard(tmp_path):
     rates = events.Scalars("metastep/rate")
     assert [event.step for event in rates] == [0, 1, 2]
     assert [event.value for event in rates] == pytest.approx(proposed)
+
+
+def test_floats_of_every_type_can_be_read_back():
+    third = np.float32(1 / 3)
+    cells = to_csv([[third, float(third), np.float64(third)]]).strip().split(",")
+    assert cells == ["0.33333334", "0.333333343", "0.333333343"]
+    assert [np.float32(cell) for cell in cells] == [third] * 3

@@ -3,14 +3,14 @@
 from types import SimpleNamespace
 
 from metastep._core import progress
-from metastep._core.progress import Tally, Terminal, human, pace
+from metastep._core.progress import Tally, Terminal, format_rate, format_si
 
 
 def test_units_are_readable():
-    assert [human(1), human(2), human(1.2e6)] == ["1 ", "2 ", "1.2 M"]
+    assert [format_si(1), format_si(2), format_si(1.2e6)] == ["1 ", "2 ", "1.2 M"]
     given = [(20, 4.0), (3, 2.0), (5, 100.0), (0, 1.0), (1, 0.0)]
     shown = ["5 blocks/s", "1.5 blocks/s", "20 s per block", "", ""]
-    assert [pace(done, seconds, "blocks") for done, seconds in given] == shown
+    assert [format_rate(done, seconds, "blocks") for done, seconds in given] == shown
 
 
 def test_a_log_has_lines_for_the_start_the_end_and_now_and_then(capsys, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.storage import writing
+from metastep._core.storage import write_lock
 from metastep.experiments.reporting import write_report
 from metastep.experiments.run import Run
 from metastep.mdp.dataset import Dataset
@@ -51,7 +51,7 @@ def reseal(path: Path, **changes: object) -> None:
         inner = content[table] if table else content
         inner.pop(name, None)
         inner |= {} if value is ... else {name: value}
-    storage.write_json(path, storage.sealed(content))
+    storage.write_json(path, storage.with_checksum(content))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_run_that_is_written_now_is_not_damaged(run: Run) -> None:
     shutil.rmtree(run.path / "results")
     (run.data_folder / "part-00002-00001.safetensors").write_text("")
     temporary = ".block-00002.safetensors.0123456789abcdef.tmp"
-    with writing(run.path):
+    with write_lock(run.path):
         (run.data_folder / temporary).write_text("half")
         for place in (run.path, run.data_folder):
             result = invoke("check", place)
@@ -147,7 +147,7 @@ def test_leftovers_and_foreign_files_are_named(run: Run) -> None:
     assert "leftover" in found.pop(".lock")
     assert "a block that is not complete" in found.pop("data/part-00000-00001.safetensors")
     assert found == {}
-    with writing(run.path):
+    with write_lock(run.path):
         pass
     assert not list(run.path.rglob("*.tmp"))
 

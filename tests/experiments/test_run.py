@@ -26,7 +26,7 @@ def edit(path, change):
     record = json.loads((path / "config.json").read_text())
     change(record)
     record.pop("checksum", None)
-    (path / "config.json").write_text(json.dumps(storage.sealed(record)))
+    (path / "config.json").write_text(json.dumps(storage.with_checksum(record)))
 
 
 def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):

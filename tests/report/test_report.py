@@ -1,6 +1,7 @@
 """What a report says of a comparison, and shows of what was chosen."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +392,41 @@ def test_the_five_lines_run(model: Model, answer: str, tmp_path: Path, monkeypat
         assert names["proposal"].direction in DIRECTIONS
 
 
+def test_a_model_that_does_not_win_comes_with_suggestions() -> None:
+    def advice(shift: float, **changes: Any) -> tuple[str, dict[str, str]]:
+        comparison = make_comparison(simulated((shift, 0.0), 40), ("metafqi", "fixed"))
+        learned = comparison.methods[0]._replace(controller="metafqi")
+        changes = {"methods": (learned, comparison.methods[1]), "tuning": (tuning("fixed", 1),)} | changes
+        document = compose(findings(dataclasses.replace(comparison, **changes)))
+        found = [part for part in document.parts if isinstance(part, Table) and part.name == "advice"]
+        return prose(document), dict(found[0].rows) if found else {}
+
+    assert advice(3.0)[1] == {}
+    steps = np.full((2, 40, 4, 1), 1.0, np.float32)  # the largest that the model has
+    steps[1] = 0.3
+    text, rows = advice(-3.0, hyperparameters=steps)
+    assert re.search(r"metafqi minus fixed is \W[23]\.\d+ \[.*where its median step is 1 and the other's 0.3", text)
+    num = load("nav2d", "quick").collect.num_meta_episodes
+    assert rows == {
+        "100 % of its updates have the highest stepsize, 1": "--set meta.stepsize_high=3",
+        f"it was trained on 1.0 M steps, num_meta_episodes = {num}": f"--set collect.num_meta_episodes={4 * num}",
+        "fixed wins with stepsize 0.5": "use it until the model is better",
+    }
+    _, rows = advice(-0.1)
+    (tie,) = [value for key, value in rows.items() if key.startswith("40 test tasks do not resolve")]
+    assert int(tie.removeprefix("--set compare.num_tasks=")) > 40
+    validation = make_comparison(simulated((0.0, 0.0), 10), ("constant", "feedback"))
+    search = Searched(searched_model(), validation, {"constant": 2e6}, {"search": {"generations": 7}})
+    comparison = make_comparison(simulated((-3.0, 0.0), 40), ("update", "fixed"))
+    learned, fixed = comparison.methods
+    comparison = dataclasses.replace(comparison, methods=(learned._replace(controller="searched"), fixed))
+    methods = [{"name": "update", "model": "update"}]
+    found = dataclasses.replace(findings(comparison, compare__methods=methods), fitted={}, searched={"update": search})
+    rows = dict(table(compose(found), "advice").rows)
+    assert rows["it was trained on 2.0 M steps, generations = 7"] == "--set models.update.search.generations=28"
+    assert rows["the best two candidates tie on 10 validation tasks"] == "--set models.update.selection.num_tasks=40"
+
+
 def test_what_each_method_cost() -> None:
     comparison = compared()
     methods = list(comparison.methods)
@@ -410,7 +446,7 @@ def test_what_each_method_cost() -> None:
 
 def test_levels_and_cost_of_a_search() -> None:
     model, validation = searched_model(), make_comparison(simulated((0.0, 1.0), 10), ("constant", "feedback"))
-    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, 12.34)
+    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, {}, seconds=12.34)
     found = dataclasses.replace(findings(compared()), searched={"update": search})
     assert (
         "seconds" not in table(compose(findings(compared())), "costs").header

@@ -1,4 +1,4 @@
-"""Log updates to a CSV file, one row each, written as it happens."""
+"""Log every update as a row of a CSV file, written immediately."""
 
 import csv
 import io
@@ -9,41 +9,47 @@ from pathlib import Path
 from typing import Any
 
 from metastep._core.errors import InputError, shown
-from metastep._core.storage import or_refuse, read_bytes, write_atomically
+from metastep._core.storage import read_bytes, translate_os_errors, write_atomically
 
 Log = Callable[[int, Mapping[str, Any]], None]
 """Receives the number of an update, from 0, and its quantities by name."""
-AnyLog = Log | str | os.PathLike[str] | None  # a path is that of a CSV file
+AnyLog = Log | str | os.PathLike[str] | None  # a path names a CSV file
 
-# Rows that are read again hold numbers as text.
+# Text that a spreadsheet would run as a formula: it begins with =, @, + or -. Signed numbers are exempt, because rows that are
+# read back from a file hold their numbers as text.
 _FORMULA = re.compile(r" *([=@]|[+-](?!(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|inf$|nan$))")
 
 
 class CSVLog:
-    """Append a row for each update to a file: update 0 starts it, and one of a restored learner replaces all later rows."""
+    """Append a row for each update to a file.
+
+    Update 0 starts a new file. An update that was written before, as after restoring a learner, replaces its row and later ones.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._columns: list[str] = []
-        self._last: int | None = None  # update that was written
-        self._rows()  # refuses a file that is not a log before there is anything to write
+        self._last: int | None = None  # the last update written
+        self._rows()  # fails now, before training, if the file is not a log
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
         """Write a row."""
-        columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as they are written
+        columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as a file holds them
         if self._last is None or update <= self._last:
             self._columns, *rows = (self._rows() if update else []) or [columns]
-            whole = (row for row in rows if len(row) == len(self._columns) and row[0].isdecimal())  # no torn last one
-            kept = [row for row in whole if int(row[0]) < update]
-            write_atomically(self.path, to_csv([self._columns, *kept]).encode())
+            complete = (
+                row for row in rows if len(row) == len(self._columns) and row[0].isdecimal()
+            )  # a kill may cut the last
+            earlier = [row for row in complete if int(row[0]) < update]
+            write_atomically(self.path, to_csv([self._columns, *earlier]).encode())
         if columns != self._columns:
             raise InputError(f"File {self.path} has the columns {', '.join(self._columns)}, not {', '.join(columns)}.")
-        with or_refuse(f"File {self.path} cannot be written"), self.path.open("a", encoding="utf-8") as file:
+        with translate_os_errors(f"File {self.path} cannot be written"), self.path.open("a", encoding="utf-8") as file:
             file.write(to_csv([[update, *numbers.values()]]))
         self._last = update
 
     def _rows(self) -> list[list[str]]:
-        """Return the rows of an existing file, the columns first."""
+        """Return the rows of an existing file, the header first."""
         text = read_bytes(self.path).decode("utf-8", "replace") if self.path.exists() else ""
         if text and not text.startswith("update,"):
             raise InputError(f"File {self.path} is not a log of updates; name another one.")
@@ -51,7 +57,10 @@ class CSVLog:
 
 
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV; nine digits identify a float32. Text that a spreadsheet would run as a formula gets a quote."""
+    """Return rows as CSV, with a quote before text that a spreadsheet would run as a formula.
+
+    Floats have nine digits, which identify a float32; csv writes NumPy's float32 with the fewest digits that identify it.
+    """
 
     def cell(value: Any) -> Any:
         if not isinstance(value, str):
@@ -65,7 +74,7 @@ def to_csv(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def as_log(log: AnyLog) -> Log | None:
-    """Return a log as it is, and a CSV log for a path."""
+    """Return a `CSVLog` for a path, and a function or None unchanged."""
     if not (log is None or callable(log) or isinstance(log, str | os.PathLike)):
         raise InputError(f"log is {shown(log)}, allowed are a function, the path of a CSV file and None.")
     return CSVLog(log) if isinstance(log, str | os.PathLike) else log

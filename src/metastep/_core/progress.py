@@ -1,4 +1,4 @@
-"""Progress of long work: rich estimates and draws; added are lines for logs and pipes, where rich shows only a finished bar."""
+"""Show the progress of long work: a bar by rich in a terminal, and lines of text in logs and pipes, where rich draws no bar."""
 
 import math
 import time
@@ -9,20 +9,23 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Stage(NamedTuple):
-    """One stretch of work; `advance` reports that so many more units are done."""
+    """A stage of work in progress."""
 
-    advance: Callable[[float], None]
+    advance: Callable[[float], None]  # adds this many units to those done
 
 
 class Tracker(Protocol):
-    """Where progress is shown."""
+    """Shows the progress of stages."""
 
     def stage(self, name: str, total: float, unit: str) -> AbstractContextManager[Stage]:
         """Open a stage of `total` units; the caller advances it."""
 
 
 class Tally:
-    """Advance a stage by the progress of several pieces of work, which threads report as (work, amount done)."""
+    """Advance a stage by the reports of several pieces of work.
+
+    A report is (number of the piece, its amount done so far), from any thread; `done` holds the amounts at the start.
+    """
 
     def __init__(self, advance: Callable[[float], object], done: Mapping[int, float]) -> None:
         self._advance, self._done, self._lock = advance, dict(done), Lock()
@@ -30,21 +33,21 @@ class Tally:
     def __call__(self, progress: tuple[int, float]) -> None:
         work, amount = progress
         with self._lock:
-            # A worker that repeats the work of a killed one starts behind it.
+            # A worker that repeats the work of a killed one first reports amounts that are already counted.
             if amount > self._done.get(work, 0.0):
                 self._advance(amount - self._done.get(work, 0.0))
                 self._done[work] = amount
 
 
 class Silent:
-    """Show nothing: the default of library functions."""
+    """Show nothing; the default of library functions."""
 
     @contextmanager
     def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
         yield Stage(lambda amount: None)
 
 
-class Named:
+class Prefixed:
     """Prefix the names of stages, for example with the model they belong to."""
 
     def __init__(self, tracker: Tracker, name: str) -> None:
@@ -55,7 +58,7 @@ class Named:
 
 
 class Terminal:
-    """Show a progress bar in a terminal, and elsewhere a line at the start and end of a stage and now and then."""
+    """Show a progress bar in a terminal; elsewhere print a line at the start and end of a stage, and about every 20 seconds."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -73,16 +76,16 @@ class Terminal:
         texts = ("{task.description}", "{task.percentage:>3.0f} %", "{task.fields[rate]}")
         title, percentage, rate = (TextColumn(text, markup=False) for text in texts)
         columns = SpinnerColumn(), title, BarColumn(), percentage, rate, TimeRemainingColumn()
-        # The rate is measured from the first advance on, since what precedes it is compilation.
+        # The rate is measured from the first advance on: before that, programs may be compiled.
         timing: Any = {"get_time": time.monotonic, "speed_estimate_period": math.inf}
         bar = Progress(*columns, console=self._console, **timing)
-        number = bar.add_task(name, total=total, rate="compiling...")
+        number = bar.add_task(name, total=total, rate="starting...")
         (task,) = bar.tasks
         start = last_line = time.monotonic()
 
         def advance(amount: float) -> None:
             nonlocal last_line
-            bar.update(number, advance=amount, rate=pace(task.speed or 0.0, 1.0, unit))
+            bar.update(number, advance=amount, rate=format_rate(task.speed or 0.0, 1.0, unit))
             is_due = time.monotonic() - last_line > 20.0  # seconds
             if not self._console.is_terminal and is_due and task.time_remaining:
                 last_line = time.monotonic()
@@ -92,24 +95,24 @@ class Terminal:
             with bar:
                 yield Stage(advance)
             return
-        self.note(f"{name}: {human(total)}{unit.removesuffix('s') if total == 1.0 else unit}")
+        self.note(f"{name}: {format_si(total)}{unit.removesuffix('s') if total == 1.0 else unit}")
         yield Stage(advance)
         seconds = time.monotonic() - start
-        speed = pace(task.completed, seconds, unit) if total != 1.0 else ""
+        speed = format_rate(task.completed, seconds, unit) if total != 1.0 else ""
         self.note(f"{name}: done in {seconds:.1f} s{f' ({speed})' if speed else ''}")
 
 
-def human(number: float) -> str:
-    """Return 1234567 as 1.2 M."""
+def format_si(number: float) -> str:
+    """Return a number with an SI prefix, 1234567 as "1.2 M"; a unit may follow."""
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= factor:
             return f"{number / factor:.1f} {letter}"
     return f"{number:.0f} " if number >= 10.0 or number == int(number) else f"{number:.1f} "
 
 
-def pace(done: float, seconds: float, unit: str) -> str:
-    """Return the speed as units per second, or as seconds per unit where that is slow."""
+def format_rate(done: float, seconds: float, unit: str) -> str:
+    """Return the speed as units per second or, below one unit in two seconds, as seconds per unit."""
     if done <= 0.0 or seconds <= 0.0:
         return ""
     is_slow = done < 0.5 * seconds
-    return f"{seconds / done:.3g} s per {unit.removesuffix('s')}" if is_slow else f"{human(done / seconds)}{unit}/s"
+    return f"{seconds / done:.3g} s per {unit.removesuffix('s')}" if is_slow else f"{format_si(done / seconds)}{unit}/s"

@@ -1,9 +1,9 @@
-"""Durable files, written whole or not at all and checked for damage, and exclusive locks of folders.
+"""Write files atomically and durably, check them for damage when they are read, and lock folders for one writer.
 
-The temporary file of a killed process is recognised by its name and by its lock, which ended with the process. Libraries for
-atomic writes offer the rename, but neither this cleaning up nor files that are created only once. Arrays are safetensors, whose
-one entry of metadata is the canonical JSON of the caller's and of a checksum over it and the arrays: it finds accidents, not
-intent.
+A temporary file that a killed process left is recognised by its name and by its lock, which ended with the process. Libraries for
+atomic writes offer neither this cleaning up nor files that are created only once. Arrays are stored as safetensors. The metadata
+of such a file has one entry: JSON with the caller's metadata and a checksum over metadata and arrays, which detects accidental
+damage, but not intent.
 """
 
 import errno
@@ -46,67 +46,67 @@ def warn(sentence: str) -> None:
 
 
 @contextmanager
-def or_refuse(what: str) -> Iterator[None]:
-    """Turn an error of the operating system into one sentence."""
+def translate_os_errors(problem: str) -> Iterator[None]:
+    """Turn an `OSError` in the body into an `InputError` that begins with `problem`."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{what}: {error.strerror or error}.") from error
+        raise InputError(f"{problem}: {error.strerror or error}.") from error
 
 
-def _is_supported(loss: str, call: Callable[..., object], *arguments: Any) -> bool:
-    """Call the operating system; return False, after a warning, if the file system cannot do it."""
+def _try_call(call: Callable[..., object], *arguments: Any, if_unsupported: str) -> bool:
+    """Call the operating system; if the file system does not support the call, warn and return False."""
     try:
         call(*arguments)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        warn(f"the file system {loss}")
+        warn(f"the file system {if_unsupported}")
         return False
     return True
 
 
 def _lock(descriptor: int, mode: int = 0) -> bool:
-    """Lock an open file; BlockingIOError if another process holds the lock."""
+    """Lock an open file and return whether locks are supported; with `LOCK_NB`, BlockingIOError if another process holds it."""
     loss = "has no locks: temporary files of killed processes are removed only after a day"
-    return _is_supported(loss, fcntl.flock, descriptor, fcntl.LOCK_EX | mode)
+    return _try_call(fcntl.flock, descriptor, fcntl.LOCK_EX | mode, if_unsupported=loss)
 
 
 def _sync(path: Path) -> None:
     """Make a file, or the names in a folder, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        _is_supported("cannot sync: a power failure may undo the last writes", os.fsync, descriptor)
+        _try_call(os.fsync, descriptor, if_unsupported="cannot sync: a power failure may undo the last writes")
     finally:
         os.close(descriptor)
 
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """Yield a new file beside `path` and remove it afterwards; if this process is killed, the file is a leftover."""
-    with or_refuse(f"File {path} cannot be written"):
+    """Yield a new file in the folder of `path` and remove it afterwards; if this process is killed, `remove_leftovers` does."""
+    with translate_os_errors(f"File {path} cannot be written"):
         while True:
             file = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
             _lock(descriptor)
             if os.fstat(descriptor).st_nlink > 0:
                 break
-            os.close(descriptor)  # another process took it for a leftover in the moment before it was locked
-    with os.fdopen(descriptor, "wb"):  # which holds the lock
+            os.close(descriptor)  # another process removed it as a leftover before it was locked
+    with os.fdopen(descriptor, "wb"):  # holds the lock until it is closed
         try:
             yield file
         finally:
-            with suppress(OSError):  # as a rule it has been renamed
+            with suppress(OSError):  # normally the caller has renamed it
                 os.unlink(file)
 
 
 def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *, overwrite: bool = True) -> bool:
-    """Make `path` hold `data`, or what `data` writes to the file it is called with: whole or not at all, durably.
+    """Write `data`, or what the function `data` writes to the path it is called with, to `path`, atomically and durably.
 
-    With `overwrite=False` an existing file stays and the result is False; of several processes exactly one gets True.
+    With `overwrite=False`, an existing file stays and the result is False; of several processes, exactly one gets True.
     """
     path = Path(path)
-    with or_refuse(f"File {path} cannot be written"), temporary(path) as file:
+    with translate_os_errors(f"File {path} cannot be written"), temporary(path) as file:
         if isinstance(data, bytes):
             with open(file, "wb") as stream:
                 stream.write(data)
@@ -116,7 +116,7 @@ def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *
         # A hard link, unlike a rename, does not replace a file.
         loss = "has no hard links: two processes that start the same work at the same moment may both do it"
         try:
-            if overwrite or not _is_supported(loss, os.link, file, path):
+            if overwrite or not _try_call(os.link, file, path, if_unsupported=loss):
                 if not overwrite and os.path.lexists(path):
                     return False
                 os.replace(file, path)
@@ -129,7 +129,7 @@ def write_atomically(path: str | Path, data: bytes | Callable[[Path], object], *
 def remove_leftovers(folder: str | Path) -> None:
     """Remove the temporary files of killed processes, but not those of running ones."""
     for path in [path for path in Path(folder).iterdir() if is_temporary(path.name)]:
-        with suppress(OSError):  # renamed meanwhile, being written now, or of another user
+        with suppress(OSError):  # renamed meanwhile, locked by its writer, or owned by another user
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if _lock(descriptor, fcntl.LOCK_NB) or os.fstat(descriptor).st_mtime < time.time() - 86400.0:
@@ -148,22 +148,22 @@ def create_folder(folder: str | Path) -> None:
     folder = Path(folder)
     if not folder.is_dir():
         create_folder(folder.parent)
-        with or_refuse(f"Folder {folder} cannot be created"):
+        with translate_os_errors(f"Folder {folder} cannot be created"):
             folder.mkdir(exist_ok=True)
             _sync(folder.parent)
 
 
 def require_free_space(folder: str | Path, num_bytes: int) -> None:
-    """Refuse to start work that would not fit on the disk of `folder`, which need not exist yet."""
-    place = Path(folder).absolute()
-    free = shutil.disk_usage(next(each for each in (place, *place.parents) if each.exists())).free
+    """Raise an error if the disk of `folder`, which need not exist yet, has less free space than this."""
+    path = Path(folder).absolute()
+    free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
     if free < num_bytes:
         raise InputError(f"Folder {folder} needs {num_bytes / 1e6:.1f} MB of disk space, {free / 1e6:.1f} MB are left.")
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a plain file: pipes and devices may block or never end."""
-    with or_refuse(f"File {path} cannot be read"):
+    """Return the content of a regular file; pipes and devices, which may block or never end, are errors."""
+    with translate_os_errors(f"File {path} cannot be read"):
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise OSError(errno.EINVAL, "it is not a plain file")
@@ -179,15 +179,15 @@ def sha256_of(path: str | Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the one JSON text of a value: sorted keys, two spaces, a newline at the end, no NaN or infinity."""
+    """Return a value as JSON in one fixed form: sorted keys, two spaces, a newline at the end, no NaN or infinity."""
     return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def _parse_json(text: bytes) -> Any:
-    """Return the value of a JSON text; ValueError for what `canonical_json` cannot write."""
+    """Parse a JSON text; raise ValueError for a value that `canonical_json` cannot write."""
     try:
         value = json.loads(text.decode())
-        canonical_json(value)  # refuses NaN, infinity and half of a surrogate pair
+        canonical_json(value)  # raises for NaN, infinity and half of a surrogate pair
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return value
@@ -212,18 +212,18 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"File {path} is not valid JSON: {error}.") from error
 
 
-def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Add its checksum to a JSON object."""
+def with_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with a field `checksum` over its other fields."""
     return content | {"checksum": sha256_of_json(content)}
 
 
-def read_sealed(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
-    """Read a sealed object of a kind; an edited one is refused."""
-    found: dict[str, Any] = read_json(path)
-    require_stamp(found, kind, path, remedy)
-    if found != sealed({key: value for key, value in found.items() if key != "checksum"}):
+def read_checked_json(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
+    """Read a JSON file written `with_checksum`; a file of another kind, version or checksum is an error."""
+    content: dict[str, Any] = read_json(path)
+    require_stamp(content, kind, path, remedy)
+    if content != with_checksum({key: value for key, value in content.items() if key != "checksum"}):
         raise InputError(f"File {path} is damaged or was edited: its content does not match its checksum.")
-    return found
+    return content
 
 
 class Tensors(NamedTuple):
@@ -242,9 +242,9 @@ def _checksum(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -
 
 
 def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: Mapping[str, Any] | None = None) -> str:
-    """Write named arrays and JSON metadata as one safetensors file, atomically, the same bytes for them; return its SHA-256."""
-    given, metadata = {name: np.asarray(array) for name, array in sorted(arrays.items())}, metadata or {}
-    tensors = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in given.items()}
+    """Write arrays and JSON metadata atomically as one safetensors file, equal content as equal bytes; return its SHA-256."""
+    native, metadata = {name: np.asarray(array) for name, array in sorted(arrays.items())}, metadata or {}
+    tensors = {name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in native.items()}
     text = canonical_json({"checksum": _checksum(tensors, metadata), "metadata": metadata}).decode()
     data = save(tensors, metadata={_METADATA_KEY: text})
     write_atomically(path, data)
@@ -252,23 +252,23 @@ def write_tensors(path: str | Path, arrays: Mapping[str, ArrayLike], metadata: M
 
 
 def read_tensors(path: str | Path, expected_sha256: str | None = None, *, verify: bool = True) -> Tensors:
-    """Read a file of `write_tensors`, compared with its SHA-256 if given, else its content with the checksum in its header."""
+    """Read a file of `write_tensors`, and verify it by `expected_sha256` or, without one, by the checksum in its header."""
     content = read_bytes(path)
-    if expected_sha256 is not None and (given := hashlib.sha256(content).hexdigest()) != expected_sha256:
-        raise InputError(f"File {path} is damaged: its SHA-256 is {given}, expected is {expected_sha256}.")
+    if expected_sha256 is not None and (actual := hashlib.sha256(content).hexdigest()) != expected_sha256:
+        raise InputError(f"File {path} is damaged: its SHA-256 is {actual}, expected is {expected_sha256}.")
     try:
-        found, header = load(content), json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        arrays = {name: found[name] for name in header if name != "__metadata__"}  # in the order of the file
+        unordered, header = load(content), json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        arrays = {name: unordered[name] for name in header if name != "__metadata__"}  # in the order of the file
         text = header["__metadata__"][_METADATA_KEY].encode()
-        sealed = _parse_json(text)
-        metadata, checksum = sealed["metadata"] | {}, sealed["checksum"]
+        entry = _parse_json(text)
+        metadata, checksum = entry["metadata"] | {}, entry["checksum"]
     except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
         sentence = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"File {path} is damaged or was not written by metastep: {sentence}.") from error
     if not verify or expected_sha256 is not None:
         return Tensors(arrays, metadata)
-    # The text must be canonical, because a changed byte may leave the meaning as it is: 1e5 is 1E5.
-    if canonical_json(sealed) != text or _checksum(arrays, metadata) != checksum:
+    # The text must be canonical, because a changed byte may leave the value as it is: 1e5 is 1E5.
+    if canonical_json(entry) != text or _checksum(arrays, metadata) != checksum:
         raise InputError(f"File {path} is damaged: its content does not match the checksum in its header.")
     return Tensors(arrays, metadata)
 
@@ -278,23 +278,23 @@ def stamp(kind: str) -> dict[str, Any]:
     return {"format": f"metastep {kind}", "version": 3 if kind == "model" else 2}
 
 
-def require_stamp(found: Any, kind: str, path: str | Path, remedy: str) -> None:
-    """Refuse a file of another kind or version; the remedy says how to get one of this version."""
-    wanted, given = stamp(kind), found if isinstance(found, dict) else {}
-    if given.get("format") != wanted["format"]:
+def require_stamp(content: Any, kind: str, path: str | Path, remedy: str) -> None:
+    """Raise an error for a file of another kind or version; `remedy` says how to get a file of this version."""
+    expected, fields = stamp(kind), content if isinstance(content, dict) else {}
+    if fields.get("format") != expected["format"]:
         raise InputError(f"File {path} is not a metastep {kind}.")
-    if (version := given.get("version")) != wanted["version"]:
-        versions = f"of version {version!r:.20}, this metastep reads version {wanted['version']}"
+    if (version := fields.get("version")) != expected["version"]:
+        versions = f"of version {version!r:.20}, this metastep reads version {expected['version']}"
         raise InputError(f"File {path} is a {kind} {versions}: {remedy}.")
 
 
 def require_new(path: Path, *, force: bool = False) -> None:
-    """Refuse to export to a file that exists; `force` may replace a plain file, but none in the folder of a run."""
+    """Raise an error unless `path` is outside the folders of runs, and a new file or, with `force`, a regular one."""
     for parent, name in product(path.resolve().parents, ("config.json", "manifest.json", "settings.json")):
-        found: Any = None
-        with suppress(InputError):  # there is no such file, or one of something else
-            found = read_json(parent / name)
-        if isinstance(found, dict) and str(found.get("format")).startswith("metastep "):
+        content: Any = None
+        with suppress(InputError):  # there is no such file, or it is not JSON
+            content = read_json(parent / name)
+        if isinstance(content, dict) and str(content.get("format")).startswith("metastep "):
             raise InputError(f"File {path} would lie in {parent}, which belongs to metastep; write it somewhere else.")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"File {path} cannot be written: there is something that is not a plain file.")
@@ -303,7 +303,7 @@ def require_new(path: Path, *, force: bool = False) -> None:
 
 
 def write_new(path: Path, data: bytes | Callable[[Path], object], *, force: bool = False) -> None:
-    """Export a file to where the user asks for it, as `write_atomically` does, or with `force` replace a plain file."""
+    """Write a file to a path that the user chose, atomically; only with `force` may it replace a regular file."""
     require_new(path, force=force)
     if not path.parent.is_dir():
         raise InputError(f"File {path} cannot be written: there is no folder {path.parent}.")
@@ -312,28 +312,30 @@ def write_new(path: Path, data: bytes | Callable[[Path], object], *, force: bool
         require_new(path)
 
 
-def claim(folder: Path, marker: str) -> Path:
-    """Create a folder that the file `marker` makes ours, or resume in one; return that file's path."""
+def open_output_folder(folder: Path, marker: str) -> Path:
+    """Create an output folder, or accept one that is empty or has the file `marker`; return that file's path."""
     create_folder(folder)
-    found = sorted(name for name in os.listdir(folder) if not is_temporary(name))
-    if found and marker not in found and not (folder / marker).exists():  # another process may have been faster
-        raise InputError(f"--out: {folder} holds {found[0]}, it must be new, empty or a folder of this command.")
+    names = sorted(name for name in os.listdir(folder) if not is_temporary(name))
+    if (
+        names and marker not in names and not (folder / marker).exists()
+    ):  # another process may have written it meanwhile
+        raise InputError(f"--out: {folder} holds {names[0]}, it must be new, empty or a folder of this command.")
     return folder / marker
 
 
 @contextmanager
-def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
-    """Keep other writers out of a folder, and remove temporary files of killed processes; blocks may be nested.
+def write_lock(folder: Path, *, recursive: bool = True) -> Iterator[None]:
+    """Hold the only write lock of a folder, and remove temporary files of killed processes; calls may be nested.
 
-    With `deep=False` subfolders, which may be anything, are not searched for such files. The holder writes who it is into the
-    file that is locked, for the message to others.
+    With `recursive=False`, temporary files in subfolders, which may belong to others, stay. The lock file names its holder, for
+    the error message of other processes.
     """
-    place, lock = folder.resolve(), _lock_of(folder)
+    path, lock = folder.resolve(), _lock_of(folder)
     is_outermost = not lock.is_locked
     try:
-        lock.acquire(0.5)  # seconds: a holder that is just leaving removes its file
+        lock.acquire(0.5)  # seconds, in which a holder that has finished removes its file
     except Timeout:
-        holder = f"in use by {writer(folder) or 'another process'}"
+        holder = f"in use by {lock_holder(folder) or 'another process'}"
         raise InputError(f"Folder {folder} is {holder}; wait for it, stop it, or use another folder.") from None
     except OSError as error:  # a read-only folder can still be read, and not every file system has locks
         reason = f"cannot be locked ({error.strerror or error})"
@@ -345,32 +347,32 @@ def writing(folder: Path, *, deep: bool = True) -> Iterator[None]:
             program = Path(sys.argv[0] if sys.argv else "").stem
             command = shlex.join(["metastep" if program in ("", "__main__") else program, *sys.argv[1:]])
             at = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-            (place / LOCK).write_text(f"`{command:.80}` ({at})")
-            for root in (each for each, _, _ in os.walk(place)) if deep else (place,):
+            (path / LOCK).write_text(f"`{command:.80}` ({at})")
+            for root in (each for each, _, _ in os.walk(path)) if recursive else (path,):
                 with suppress(OSError):
                     remove_leftovers(root)
-                    if Path(root) != place and not writer(Path(root)):  # of a run within this folder
+                    if Path(root) != path and not lock_holder(Path(root)):  # of a run within this folder
                         Path(root, LOCK).unlink(missing_ok=True)
         yield
     finally:
         if is_outermost:
             with suppress(OSError):
-                os.unlink(place / LOCK)
+                os.unlink(path / LOCK)
         lock.release()
 
 
 def _lock_of(folder: Path) -> FileLock:
-    """Return the one lock that all blocks of this process share."""
+    """Return the lock of a folder, the same object for all calls in this process."""
     return FileLock(folder.resolve() / LOCK, thread_local=False, is_singleton=True)
 
 
-def writer(folder: Path) -> str:
-    """Describe the process that writes in a folder now; empty if there is none."""
+def lock_holder(folder: Path) -> str:
+    """Describe the process that holds the write lock of a folder; empty if there is none."""
     file, lock = folder.resolve() / LOCK, _lock_of(folder)
     if not file.exists():
         return ""
     if not lock.is_locked:
-        with suppress(Timeout, OSError), lock.acquire(0.0):  # an OSError if the file is another user's
+        with suppress(Timeout, OSError), lock.acquire(0.0):  # OSError if another user owns the file
             return ""
     with suppress(InputError):
         return printable(read_bytes(file)[:200].decode(errors="replace"))

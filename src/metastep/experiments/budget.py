@@ -17,7 +17,7 @@ import jax
 from metastep import features
 from metastep._core.errors import InputError
 from metastep._core.parallel import count_threads
-from metastep._core.progress import human
+from metastep._core.progress import format_si
 from metastep._core.storage import require_free_space
 from metastep.experiments.config import learners_collected, updates_collected
 from metastep.experiments.stages import some_controller
@@ -105,14 +105,14 @@ def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
     for field, needed in budget.memory.items():
         there = on_device if field.endswith("block_size") else memory
         if needed > there:
-            takes = f"what depends on it takes about {human(needed)}B of memory, {human(there)}B are available"
+            takes = f"what depends on it takes about {format_si(needed)}B of memory, {format_si(there)}B are available"
             raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks or cores.")
     require_free_space(run.path, budget.disk)
-    pace = "in JAX" if is_compiled(run.mdp.env) else "on the host"
-    pace = "with learning" if isinstance(run.mdp, ActorCriticMDP) else pace
-    days = budget.steps / STEPS_PER_SECOND[pace] / 86400.0
+    kind = "in JAX" if is_compiled(run.mdp.env) else "on the host"
+    kind = "with learning" if isinstance(run.mdp, ActorCriticMDP) else kind
+    days = budget.steps / STEPS_PER_SECOND[kind] / 86400.0
     if days > MOST_DAYS and not anyway:
-        work, speed = f"{human(budget.steps)}steps {pace}", f"{human(STEPS_PER_SECOND[pace])}steps/s"
+        work, speed = f"{format_si(budget.steps)}steps {kind}", f"{format_si(STEPS_PER_SECOND[kind])}steps/s"
         needs = f"about {days:.3g} days at {speed}; more than {MOST_DAYS:g} days need --yes"
         raise InputError(f"The experiment simulates {work}, {needs}.")
     return budget

@@ -11,7 +11,7 @@ import numpy as np
 
 from metastep._core import storage
 from metastep._core.errors import InputError, printable
-from metastep._core.storage import LOCK, writer
+from metastep._core.storage import LOCK, lock_holder
 from metastep.experiments import provenance, searching
 from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run
@@ -62,7 +62,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 def busy_in(path: Path) -> str:
     """Return which process writes in a folder now; what it has not finished is not damaged."""
-    return writer(provenance.lock_folder(path)) if path.is_dir() else ""
+    return lock_holder(provenance.lock_folder(path)) if path.is_dir() else ""
 
 
 def _files(folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record
 from metastep._core.registry import require_modules
-from metastep._core.storage import writing
+from metastep._core.storage import write_lock
 from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, parse, require_available
@@ -72,12 +72,12 @@ def learn(
     values = {name: float(str(value)) for name, value in zip(space.names, context, strict=True)}
     learned = {"model": model.fingerprint, "task": values, "seed": seed, "num_updates": total}
     wanted = storage.stamp("learning") | learned | {"family": config.env.name}
-    marker = storage.claim(folder, _MARKER)
-    storage.write_atomically(marker, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
-    there = storage.read_sealed(marker, "learning", "use another folder")
+    marker = storage.open_output_folder(folder, _MARKER)
+    storage.write_atomically(marker, storage.canonical_json(storage.with_checksum(wanted)), overwrite=False)
+    there = storage.read_checked_json(marker, "learning", "use another folder")
     started = {name: there.get(name) for name in wanted}
     require_same(started, wanted, f"--out: {folder} was started with", "which is now", "use another folder")
-    with writing(folder):
+    with write_lock(folder):
         parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
         begun, _ = parts.take_up(0, mdp, tasks)
@@ -117,7 +117,7 @@ def evaluate(
     except (KeyError, TypeError, ValueError):  # of which pydantic's errors are a kind
         raise InputError(f"File {path} does not hold what this version keeps.") from None
     if folder != path and (folder / _MARKER).exists():
-        there = storage.read_sealed(folder / _MARKER, "learning", "learn it again")
+        there = storage.read_checked_json(folder / _MARKER, "learning", "learn it again")
         own_folder = {name: there.get(name) for name in learned}
         require_same(learned, own_folder, f"File {path} was learned with", "but in this folder it is", "learn it again")
     config = parse(recorded)

@@ -47,7 +47,7 @@ def lock_folder(path: Path) -> Path:
 
 def read_config(file: Path) -> dict[str, Any]:
     """Read the config.json of a run."""
-    record = storage.read_sealed(file, "run", "start it again in another folder")
+    record = storage.read_checked_json(file, "run", "start it again in another folder")
     keys = {*storage.stamp("run"), "experiment", "tasks", "checksum"}
     if set(record) != keys or not isinstance(record["experiment"], dict):
         raise InputError(f"File {file} was not written by metastep: it must hold the keys experiment and tasks.")
@@ -203,13 +203,13 @@ def seal_report(run: Run, files: Sequence[Path]) -> None:
     sums = {path.relative_to(run.path).as_posix(): storage.sha256_of(path) for path in known}
     shows = {"run": run.identity, "comparison": storage.sha256_of(run.comparison_file)}
     content = storage.stamp("report") | {"made_from": shows, "files": sums}
-    storage.write_json(run.path / "report.json", storage.sealed(content))
+    storage.write_json(run.path / "report.json", storage.with_checksum(content))
 
 
 def read_report(run: Run) -> dict[str, Any]:
     """Read what `seal_report` wrote, if the report shows what is there now."""
     path = run.path / "report.json"
-    record = storage.read_sealed(path, "report", f"run `metastep report {run.path}` again")
+    record = storage.read_checked_json(path, "report", f"run `metastep report {run.path}` again")
     try:
         _require(path, "run", record["made_from"]["run"], run.identity)
         if run.comparison_file.exists():

@@ -99,7 +99,7 @@ def publish(
             write_new(file, content, force=force)
 
     storage.create_folder(out)
-    with storage.writing(out, deep=False):  # two commands with the same name must not mix their files
+    with storage.write_lock(out, recursive=False):  # two commands with the same name must not mix their files
         write_new(card, write_both, force=force)
     return file, card, same
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 def write_report(run: Run) -> Path:
     """Write `report.html`, `report.md`, the figures, `results.parquet` and `differences.csv` from the stages' results."""
-    with run.writing():
+    with run.write_lock():
         config, models = run.config, [run.of_model(model) for model in run.models_needed]
         needed = {own.model_file: "fit" if own.config.learner == "fitted-q" else "search" for own in models}
         for file, verb in (needed | {run.comparison_file: "compare"}).items():
@@ -42,7 +44,8 @@ def write_report(run: Run) -> Path:
                 levels = {name: searching.read_level(own, name).record for name in own.config.search.levels}
                 num_steps = {name: record.search_steps for name, record in levels.items()}
                 name = own.path.name if own.path != run.path else "the model"
-                searched[name] = tables.Searched(model, validation, num_steps, learning_seconds(own))
+                known = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), learning_seconds(own)
+                searched[name] = tables.Searched(model, validation, num_steps, *known)
         for spec in run.methods.values():
             own = run.of_model(spec.model)
             if stages.some_controller(spec).needs_model and own.config.learner == "fitted-q":
@@ -61,6 +64,8 @@ def write_report(run: Run) -> Path:
             context_space=envs.make(config.env.name, **config.env.options).context_space,
             fitted=fitted,
             searched=searched,
+            folder=folder_of(run),
+            modules=sorted({part.rpartition(":")[0] for part in config.part_names()} - {""}),
         )
         curves, table = run.path / "results.parquet", run.path / "differences.csv"
         to_parquet(run.comparison, curves)
@@ -78,6 +83,15 @@ def repeating(run: Run) -> str:
     verbs = {"collect": ("fit", "compare", "report"), "search": ("compare", "report")}
     later = verbs.get((*created.split(), "", "")[1], ())
     return "\n".join([created, *(shlex.join(["metastep", verb, str(run.path)]) for verb in later)])
+
+
+def folder_of(run: Run) -> str:
+    """Return the folder of a run as the command that created it names it; without one, as it was opened."""
+    with suppress(ValueError):  # quotes that do not close
+        words = shlex.split(run.command().replace("--out=", "--out "))
+        if words[:1] == ["metastep"]:
+            return dict(pairwise(words)).get("--out", f"runs/{run.path.resolve().name}")
+    return run.path.as_posix()
 
 
 def observations(dataset: Dataset, names: Sequence[str], update: int = 0, num: int = 128) -> NDArray[np.float32]:

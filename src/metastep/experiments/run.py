@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from metastep import policies
 from metastep._core import storage
 from metastep._core.errors import InputError
-from metastep._core.progress import Named, Silent, Tracker
+from metastep._core.progress import Prefixed, Silent, Tracker
 from metastep._core.registry import require_modules
-from metastep._core.storage import writing as writing
+from metastep._core.storage import write_lock as write_lock
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.envs.contexts import load_tasks
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, compare, join, tune
@@ -79,9 +79,9 @@ class Run:
         """Create the folder with its config.json; refuse one that was started with other settings."""
         tasks = None if self.tasks is None else np.asarray(self.tasks).tolist()
         wanted = storage.stamp("run") | {"experiment": self.config.to_dict(), "tasks": tasks}
-        file = storage.claim(self.path, "config.json")
+        file = storage.open_output_folder(self.path, "config.json")
         # Of several processes that start at the same time one writes; all compare with what is there then.
-        storage.write_atomically(file, storage.canonical_json(storage.sealed(wanted)), overwrite=False)
+        storage.write_atomically(file, storage.canonical_json(storage.with_checksum(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
         filled = provenance.parsed(f"File {file}", self.record["experiment"]).to_dict()
         started = {name: self.record[name] for name in wanted} | {"experiment": filled}
@@ -115,9 +115,9 @@ class Run:
             self._models[name] = Run(self.path / "models" / name, configs.variant(self.config, name), self.tasks)
         return self._models[name]
 
-    def writing(self) -> AbstractContextManager[None]:
+    def write_lock(self) -> AbstractContextManager[None]:
         """Lock the folder against other writers."""
-        return writing(provenance.lock_folder(self.path))
+        return write_lock(provenance.lock_folder(self.path))
 
     # What the run consists of, built or read on first use.
 
@@ -201,7 +201,7 @@ class Run:
             if set(collection.recorded_features(mdp)) <= set(self.dataset.layout.features):
                 return self.dataset
         timed = stages.Timed(self.path, tracker)
-        with self.writing():
+        with self.write_lock():
             self.dataset = collection.collect(
                 dataclasses.replace(mdp, block_size=how.block_size or mdp.block_size),
                 self.data_folder,
@@ -241,7 +241,7 @@ class Run:
         own = self.of_model(model)
         if model:
             own.prepare_folder()
-            tracker = Named(tracker or Silent(), model)
+            tracker = Prefixed(tracker or Silent(), model)
         if own.config.learner == "search":
             searching.search_and_select(own, stages.Timed(own.path, tracker))
             return stages.read_fitted(own)[0]
@@ -253,7 +253,7 @@ class Run:
         """Tune the baselines and run every method on the test tasks; each result is written as soon as it is complete."""
         if not self.comparison_file.exists():
             names = self.config.compare.names
-            with self.writing():
+            with self.write_lock():
                 joined = join(stages.method_results(self, names, tracker=tracker))
                 uses = [f"results/{name}" for name in names]
                 self.comparison = provenance.write_comparison(self, self.comparison_file, joined, uses)
@@ -261,7 +261,7 @@ class Run:
 
     def run_all(self, *, tracker: Tracker | None = None) -> Path:
         """Run every stage and write the report; return the path of its page."""
-        with self.writing():
+        with self.write_lock():
             for model in self.models_needed:
                 self.learn(model, tracker=tracker)
             self.compare(tracker=tracker)
@@ -340,6 +340,6 @@ def start_run(
     dataset = None if data is None else provenance.find_data(data, new)
     new.prepare_folder(command)
     if dataset is not None:
-        with new.writing(), stages.Timed(new.path, None).stage("copy", 1, "datasets"):
+        with new.write_lock(), stages.Timed(new.path, None).stage("copy", 1, "datasets"):
             provenance.copy_data(dataset, new)
     return new

@@ -77,7 +77,7 @@ def search_and_select(run: Run, tracker: Tracker) -> None:
     done = [run.model_file, run.validation_file, *(level_file(run, level) for level in run.config.search.levels)]
     if not all(file.exists() for file in done):
         mdp, search = build_search(run)
-        with run.writing():
+        with run.write_lock():
             found = _searched(run, mdp, search, tracker)
             controllers = {level: Searched(network, course.best) for level, (network, course) in found.items()}
             methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]

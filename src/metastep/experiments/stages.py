@@ -113,7 +113,7 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
     """Fit on the run's data, select on validation tasks, write model and validation."""
     if not (run.model_file.exists() and run.validation_file.exists()):
         timed = Timed(run.path, tracker)
-        with run.writing():
+        with run.write_lock():
             model = fit_model(run, run.dataset, tracker=timed)
             validation = validate(run, model, tracker=timed)
             model = select(model, validation)
@@ -141,7 +141,7 @@ def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = 
     if missing := [name for name in names if not run.result_file(name).exists()]:
         what = missing[0] if len(missing) == 1 else f"{len(missing)} methods"
         timed = Timed(run.path, tracker)
-        with run.writing():
+        with run.write_lock():
             works = [_work_on(run, run.methods[name], tracker=timed) for name in missing]
             # On many cores the end waits for the work that began last: the longest begin first. A method that is not tuned
             # has few blocks, each of which may simulate more than many others, as an oracle's do.

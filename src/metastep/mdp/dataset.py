@@ -97,7 +97,7 @@ class _Manifest(TypedDict):
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
-    manifest = storage.read_sealed(path, "dataset", "collect it again with `metastep collect` or `metastep run`")
+    manifest = storage.read_checked_json(path, "dataset", "collect it again with `metastep collect` or `metastep run`")
     # A valid checksum is no proof of a valid manifest.
     from_json(TypeAdapter(_Manifest), manifest, f"File {path} is not a whole manifest")
     blocks, layout = manifest["blocks"], manifest["layout"]
@@ -206,7 +206,7 @@ class DatasetWriter:
         return Dataset.open(self.folder, verify=False)
 
     def _manifest(self, checksums: list[str] | None) -> dict[str, Any]:
-        return storage.sealed(storage.stamp("dataset") | self._identity | {"blocks": checksums})
+        return storage.with_checksum(storage.stamp("dataset") | self._identity | {"blocks": checksums})
 
     def _metadata(self, index: int) -> dict[str, Any]:
         return {"block": index, "dataset": self._digest}

@@ -187,7 +187,7 @@ class Parts:
     def remove(self, blocks: Collection[int] | None = None) -> None:
         """Remove the parts of some blocks, or all parts; another process may have removed them."""
         for path in self.folder.glob("part-*.safetensors") if blocks is None else map(self.path, blocks):
-            with storage.or_refuse(f"File {path} cannot be removed"):
+            with storage.translate_os_errors(f"File {path} cannot be removed"):
                 path.unlink(missing_ok=True)
 
 

@@ -6,6 +6,7 @@ from typing import Any, get_args
 from metastep.evaluation import Difference, differences
 from metastep.evaluation.statistics import Metric
 from metastep.report import tables
+from metastep.report.advice import next_steps
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table
 from metastep.report.figures import alone, whiskers
 from metastep.report.model import about_the_model, usage
@@ -43,7 +44,7 @@ def compose(findings: Findings) -> Document:
         caption = f"Paired difference in AUC, {label} minus each method, with 95 % intervals; right of zero {label} is better."
         parts.append(tables.differences_table(comparison, target, paired, final))
         parts.append(alone("differences", caption, whiskers("", comparison, paired), size))
-    parts += [Heading("Beyond the mean"), spread(findings)]
+    parts += [*next_steps(findings, paired), Heading("Beyond the mean"), spread(findings)]
     if comparison.tuning:
         parts += [Heading("Tuned values"), tables.tuning_table(comparison)]
     costs = (
@@ -123,7 +124,7 @@ def _what_was_run(findings: Findings) -> list[Part]:
     ]
     parts.append(Table(("setting", "value"), rows, name="settings"))
     if findings.model is None:
-        return parts
+        return [*parts, *usage(findings)]
     columns = []
     for fitted in findings.fitted.values():
         record = fitted.model.record
@@ -147,7 +148,7 @@ def _what_was_run(findings: Findings) -> list[Part]:
         columns.append(column)
     shown = [(name, *(column[name] for column in columns)) for name in columns[0]]
     header = ("model", *map(findings.comparison.label, findings.fitted))
-    return [*parts, Table(header, shown, name="models"), *usage(findings.model)]
+    return [*parts, Table(header, shown, name="models"), *usage(findings)]
 
 
 def _range(low: float, high: float, scale: str) -> str:

@@ -1,6 +1,7 @@
 """What a report says of a fitted model: its iterations, what it looks at, its values, what it recommends, how to use it."""
 
 import keyword
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from metastep.envs import REGISTRY
 from metastep.evaluation import metric_values
+from metastep.features.diagnostics import asked_for
 from metastep.fqi import Model
 from metastep.fqi.regressors import Head
 from metastep.report import figures as fig
@@ -27,30 +30,50 @@ _MOST_BARS = 12
 _STATES = 3  # learners whose values are drawn, at the start and on their way
 
 
-def usage(fitted: Fitted) -> list[Part]:
-    """Show how to use the model, in five lines that run."""
-    record = fitted.model.record
-    names = [part.name.rpartition(":")[2] for part in record.observation]
+def usage(findings: Findings) -> list[Part]:
+    """Show how to use the model of the report: lines and a command that run where the run was started."""
+    fitted = findings.model or next(iter(findings.searched.values()), None)
+    if fitted is None:
+        return []
+    record, file, env = fitted.model.record, Path(findings.folder, fitted.file), findings.config["env"]["name"]
+    names, loaded = [*record.keywords], f'metastep.load_model("{file.as_posix()}")'
     # Many numbers, which do not fit into a line, or one whose name is a word of the language, come in a dictionary.
     is_short = len(names) <= 4 and not any(map(keyword.iskeyword, names))
     given = ", ".join(f"{name}={name}" for name in names) if is_short else "**observation"
     answer, asked = ("proposal", "propose") if record.directions else ("stepsize", "stepsize")
-    last = f"print({answer})"
-    if is_short and record.setting.get("rule", {}).get("name") == "nga" and {"theta", "natural_gradient"} <= set(names):
+    code, imports = f"model = {loaded}\n{answer} = model.{asked}({given})\nprint({answer})", [*findings.modules]
+    if is_short and record.rule_name == "nga" and {"theta", "natural_gradient"} <= set(names):
         last = "theta = theta + stepsize * natural_gradient / np.linalg.norm(natural_gradient)"
-    code = f'import metastep\nmodel = metastep.load_model("{fitted.file}")\n{answer} = model.{asked}({given})\n{last}'
-    code = f"import numpy as np\n{code}" if "np." in last else code
-    sizes = ", ".join(f"{name} ({part.size})" for name, part in zip(names, record.observation, strict=True))
+        code, imports = code.replace("print(stepsize)", last), ["numpy as np", *imports]
+    sizes = ", ".join(f"{name} ({size})" for name, size in record.keywords.items())
     whose = "the numbers of your learner" if is_short else "a dictionary of the numbers of your learner"
     what = "which direction to follow, and how far" if record.directions else "how far to go"
-    text = f"In the folder of this run, with {whose} ({sizes}). Before every update the model says {what}; "
-    text += "arrays may be those of NumPy, JAX or PyTorch."
-    if any(branch.scale == "divergence" for branch in record.branches):
+    text = f"with {whose} ({sizes}). Before every update the model says {what}"
+    if is_rate := record.rule_name in ("ppo", "a2c"):
+        code = f"stepper = {loaded}.stepper(num_updates)\nvalues = stepper(diagnostics).values"
+        text = f"with the diagnostics of your loop ({', '.join(asked_for(names)) or 'none'}) before every update"
+    text = f"In the folder that the run was started in, {text}; arrays may be those of NumPy, JAX or PyTorch."
+    if any(branch.scale == "divergence" for branch in getattr(record, "branches", ())):
         text += " The number is the KL divergence that the step may cost: its length along v is sqrt(2 KL / v'Fv)."
+    code = "".join(f"import {name}\n" for name in (*imports, "metastep")) + code
     parts: list[Part] = [Heading("How to use the model"), Paragraph(text), Command(code)]
-    if not is_short:
-        command = f"metastep learn {Path(fitted.file).parent} --task NAME=VALUE"
-        parts += [Paragraph("On a task of this family one command sees to all of this:"), Command(command)]
+    if is_rate:
+        lines = "from metastep.integrations.stable_baselines3 import LearnedRate\n"
+        lines += f'agent.learn(total_timesteps, callback=LearnedRate("{file.as_posix()}"))'
+        parts += [Paragraph("In Stable-Baselines3 a callback sees to all of this:"), Command(lines)]
+    # A family that a script registers is unknown to the command line.
+    if ":" in env or REGISTRY.entry(env).factory.__module__.startswith("metastep."):
+        space = findings.context_space
+        task = f"{space.names[0]}={(space.low[0] + space.high[0]) / 2.0:g}"
+        words = [
+            "metastep",
+            "learn",
+            file.parent.as_posix(),
+            "--task",
+            task,
+            *["--allow-imports"] * bool(findings.modules),
+        ]
+        parts += [Paragraph("On a task of this family one command does:"), Command(shlex.join(words))]
     return parts
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep._core.progress import human
+from metastep._core.progress import format_si
 from metastep.envs.contexts import ContextSpace
 from metastep.evaluation import Comparison, Difference, MethodRecord, metric_values, oracle_scores, summary
 from metastep.fqi import Model
@@ -17,7 +17,7 @@ from metastep.mdp.dataset import Counts
 from metastep.report.document import Table
 from metastep.search import Level, SearchedModel
 
-_LEARNED = ("metafqi", "searched")  # controllers that follow a model
+LEARNED = ("metafqi", "searched")  # controllers that follow a model
 _ORACLES = {"oracle": "oracle score", "menu-oracle": "score by the oracle over the menu"}
 
 
@@ -41,6 +41,8 @@ class Searched(NamedTuple):
     model: SearchedModel  # the selected one
     validation: Comparison  # the best controller of every level on the validation tasks
     num_steps: Mapping[Level, float]  # environment steps of the search at every level
+    config: Mapping[str, Any]  # the resolved experiment of the model
+    file: str = "model.safetensors"  # in the folder of the run
     seconds: float = 0.0  # of all levels together, with the selection
 
 
@@ -55,6 +57,8 @@ class Findings:
     context_space: ContextSpace
     fitted: Mapping[str, Fitted] = field(default_factory=dict)  # models by the name of the method that follows them
     searched: Mapping[str, Searched] = field(default_factory=dict)  # searches by the name of their model
+    folder: str = ""  # of the run, seen from where it was started
+    modules: Sequence[str] = ()  # of the user's own parts
 
     @property
     def target(self) -> str:
@@ -87,7 +91,7 @@ def target_of(comparison: Comparison) -> str:
     contenders = [record for record in comparison.methods if not record.is_yardstick] or list(comparison.methods)
 
     def rank(record: MethodRecord) -> int:
-        return (record.name == "metastep") * 4 + (record.controller in _LEARNED) * (2 + bool(record.directions))
+        return (record.name == "metastep") * 4 + (record.controller in LEARNED) * (2 + bool(record.directions))
 
     return max(contenders, key=rank).name  # of equals the first
 
@@ -96,7 +100,7 @@ def best_baseline(comparison: Comparison, target: str) -> str | None:
     """Return the contender with the highest mean AUC, learned methods aside; None where the target is alone."""
     means = metric_values(comparison, "auc").mean(axis=1)
     contenders = [record for record in comparison.methods if not record.is_yardstick and record.name != target]
-    names = [record.name for record in contenders if record.controller not in _LEARNED]
+    names = [record.name for record in contenders if record.controller not in LEARNED]
     return max(names, key=lambda name: means[comparison.index(name)], default=None)
 
 
@@ -191,7 +195,7 @@ def levels_table(search: Searched) -> Table:
     record = search.model.record
     scores = {each.level: f"{number(each.score)} ± {number(each.error)}" for each in record.validation}
     rows = [
-        (level, scores.get(level, "diverged"), human(steps).strip(), "selected" if level == record.level else "")
+        (level, scores.get(level, "diverged"), format_si(steps).strip(), "selected" if level == record.level else "")
         for level, steps in search.num_steps.items()
     ]
     return Table(("level", "score ± standard error", "environment steps", ""), rows, numeric=(1, 2), name="levels")
@@ -217,7 +221,7 @@ def cost_table(findings: Findings) -> Table:
     rows: list[Sequence[str]] = [("method", "training", "selection", "tuning", "test", "trials", "seconds")]
     for label, (*steps, seconds) in costs.items():
         shown = f"{seconds:.1f}" if seconds and findings.searched else ""
-        rows.append((label, *(human(each).strip() if each else "" for each in steps), shown))
+        rows.append((label, *(format_si(each).strip() if each else "" for each in steps), shown))
     kept = [column for column in zip(*rows, strict=True) if any(column[1:])]
     header, *cells = zip(*kept, strict=True)
     return Table(header, cells, numeric=range(1, len(kept)), name="costs")
