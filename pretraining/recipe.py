@@ -43,7 +43,16 @@ from pretraining.loops import LOOPS, SMALL_LOOPS, Loop
 from pretraining.work import Ahead, Clock, Folder, in_order, open_folder
 
 Found = dict[Level, tuple[Network, Course]]
-_SELECTION: tuple[str, ...] = ("worm", "reacher", "reacher-discrete", "reacher-noisy", "breakout", "breakout-sticky", "key", "key-hurry")
+_SELECTION: tuple[str, ...] = (
+    "worm",
+    "reacher",
+    "reacher-discrete",
+    "reacher-noisy",
+    "breakout",
+    "breakout-sticky",
+    "key",
+    "key-hurry",
+)
 _SELECTION += ("prey", "prey-discrete", "beam", "beam-late")
 _SURE = 1.96  # standard errors over families by which the best level must lead to be chosen over a simpler one
 
@@ -173,11 +182,12 @@ def tune_rates(
 
     total = sum(rates.num_blocks(mdp, plan.tuning_tasks) for mdp in missing.values())
     with tracker.stage("rates", total, "blocks") as stage:
-        carry_out([keeping(name, mdp) for name, mdp in missing.items()], partial(_advance, stage, clock))
+        carry_out([keeping(name, mdp) for name, mdp in missing.items()], partial(with_clock, stage, clock))
     return {name: np.array(folder.read(file), np.float64) for name, file in files.items()}
 
 
-def _advance(stage: Any, clock: Clock, amount: float) -> None:
+def with_clock(stage: Any, clock: Clock, amount: float) -> None:
+    """Show progress, and stop where the time is up."""
     stage.advance(amount)
     clock.check()
 
@@ -207,7 +217,7 @@ def search_levels(
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = [evolution.num_blocks(search, population, half, level, made[level], held_out) for level in search.levels]
     with tracker.stage("search", sum(left), "blocks") as stage:
-        how: Any = {"advance": partial(_advance, stage, clock), "held_out": held_out, "units": rates.task_units}
+        how: Any = {"advance": partial(with_clock, stage, clock), "held_out": held_out, "units": rates.task_units}
         return evolution.search_levels(
             population, search, seed=seed, num_validation=half, files=Files(begun, keep), **how
         )
@@ -233,7 +243,7 @@ def judge(
             ]
 
         with tracker.stage("levels", len(cases), "blocks") as stage:
-            ran = carry_out([plan()], partial(_advance, stage, clock))[0]
+            ran = carry_out([plan()], partial(with_clock, stage, clock))[0]
         known = {level: {} for level in found}
         for (level, name), scores in zip(cases, ran, strict=True):
             low, unit = references[name]

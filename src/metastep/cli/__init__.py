@@ -307,7 +307,13 @@ def publish(
     """Write the model of a run as a small file with a card. Several runs give one model for all their families."""
     terminal = watch(device, cores)
     from metastep.experiments.publishing import publish as write_model
+    from metastep.experiments.publishing import publish_folder
 
+    if len(runs) == 1 and (runs[0] / "card.md").is_file():  # trained elsewhere, as by `python -m pretraining`
+        if trees is not None:
+            raise InputError(f"--trees: {trees} must not be given, {runs[0]} is no run.")
+        print(*publish_folder(runs[0], name, out, force=force), sep="\n")
+        return
     opened = [_open(run, allow_imports) for run in runs]
     how: dict[str, Any] = {"trees": trees, "command": this_command(), "force": force, "tracker": terminal}
     file, card, same = write_model(opened, name, out, **how)
@@ -324,5 +330,6 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         return
     for each in pretrained.names():
         model = pretrained.load(each)
-        families = ", ".join(model.record.setting.get("families", [model.record.environment]))
+        families = ", ".join(names := [*model.record.setting.get("families", [model.record.environment])])
+        families = families if len(names) < 10 else f"{len(names)} families"
         print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")
