@@ -34,7 +34,7 @@ def measure(preset: str, settings: list[str], rounds: int) -> Record:
     from metastep.mdp.blocks import Blocks, Stream
     from metastep.mdp.collection import collect
     from metastep.mdp.controller import Exploration
-    from metastep.mdp.loop import follow
+    from metastep.mdp.loop import run_updates
 
     config = load(preset, "full", settings)
     mdp, updates, episodes = build_mdp(config), updates_collected(config), config.collect.num_meta_episodes
@@ -42,7 +42,7 @@ def measure(preset: str, settings: list[str], rounds: int) -> Record:
     def simulate(seed: int, blocks: Any) -> None:
         for block in blocks:
             learners = mdp.begin(mdp.tasks(seed, Stream.TRAIN, block))
-            follow(mdp, Exploration(), learners, mdp, updates, from_start=True)
+            run_updates(mdp, Exploration(), learners, mdp, updates, from_start=True)
 
     def write(folder: Path) -> None:
         collect(mdp, folder, num_episodes=episodes, num_updates=updates, seed=0, config=config.to_dict())

@@ -13,7 +13,7 @@ from metastep import ActorCriticMDP
 from metastep.controllers import Controller
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import BlockRun, Ran
+from metastep.mdp.runs import BlockResult, BlockRun
 from metastep.search.evolution import score
 from pretraining.work import own_values
 
@@ -64,9 +64,9 @@ def task_units(mdp: ActorCriticMDP, context: NDArray[np.float32]) -> Scores:
     return 10.0 ** powers.astype(np.float64)
 
 
-def curve_scores(ran: Ran, mdp: ActorCriticMDP) -> Scores:
+def curve_scores(ran: BlockResult, mdp: ActorCriticMDP) -> Scores:
     """Return the mean return over the updates of every learner, in its task's unit; minus infinity for one that diverged."""
-    return score(ran.history.mean_return / task_units(mdp, ran.history.context), "auc")  # type: ignore[arg-type]
+    return score(ran.history.mean_return / task_units(mdp, ran.history.context), "auc")
 
 
 def finite(scores: Scores) -> Scores:
@@ -87,7 +87,7 @@ def num_blocks(mdp: ActorCriticMDP, num_tasks: int) -> int:
     return -(-num_tasks // _layout(mdp)[3])
 
 
-def trying(mdp: ActorCriticMDP, seed: int, num_tasks: int) -> Generator[list[BlockRun], list[Ran], Scores]:
+def trying(mdp: ActorCriticMDP, seed: int, num_tasks: int) -> Generator[list[BlockRun], list[BlockResult], Scores]:
     """Plan all schedules of the grid on tuning tasks: (schedules, tasks) scores.
 
     All share a block, which has as many learners as the blocks of the family's other work, to be the same program.

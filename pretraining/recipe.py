@@ -33,7 +33,7 @@ from metastep import ActorCriticMDP, InputError, SearchedModel, Tracker, load_mo
 from metastep.envs import choices_of
 from metastep.experiments import searching
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import BlockRun, carry_out
+from metastep.mdp.runs import BlockRun, run_plans
 from metastep.search import LEVELS, Level, LevelScore, Network, Searched, evolution, save_model, searched_model
 from metastep.search.evolution import Course, Files, HeldOut, Search
 from metastep.search.model import places
@@ -182,7 +182,7 @@ def tune_rates(
 
     total = sum(rates.num_blocks(mdp, plan.tuning_tasks) for mdp in missing.values())
     with tracker.stage("rates", total, "blocks") as stage:
-        carry_out([keeping(name, mdp) for name, mdp in missing.items()], partial(with_clock, stage, clock))
+        run_plans([keeping(name, mdp) for name, mdp in missing.items()], partial(with_clock, stage, clock))
     return {name: np.array(folder.read(file), np.float64) for name, file in files.items()}
 
 
@@ -243,7 +243,7 @@ def judge(
             ]
 
         with tracker.stage("levels", len(cases), "blocks") as stage:
-            ran = carry_out([plan()], partial(with_clock, stage, clock))[0]
+            ran = run_plans([plan()], partial(with_clock, stage, clock))[0]
         known = {level: {} for level in found}
         for (level, name), scores in zip(cases, ran, strict=True):
             low, unit = references[name]

@@ -15,7 +15,7 @@ from metastep import SearchedModel, Tracker
 from metastep.evaluation.intervals import mean_interval
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import carry_out
+from metastep.mdp.runs import run_plans
 from metastep.report.document import Heading, Paragraph, Part, Table, write_picture
 from metastep.report.figures import alone, points
 from metastep.search import Searched
@@ -120,7 +120,7 @@ def run_all(
     if missing:
         what = next(iter(missing)) if len(missing) == 1 else f"{len(missing)} families"
         with tracker.stage(f"test {what}", len(missing) * len(controllers), "blocks") as stage:
-            carry_out([keeping(*each) for each in missing.items()], partial(with_clock, stage, clock))
+            run_plans([keeping(*each) for each in missing.items()], partial(with_clock, stage, clock))
     return {name: folder.read(f"test/{name}") for name in mdps}
 
 

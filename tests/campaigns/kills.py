@@ -92,7 +92,7 @@ class Child:
     def run(self, folder: Path) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
         watch(self.around)
-        learn._SECONDS_BETWEEN_PARTS = 0.0  # a part after every update
+        learn._SECONDS_BETWEEN_CHECKPOINTS = 0.0  # a checkpoint after every update
         self.announce(progress.Terminal, "stage", lambda _, name, *rest: name)
         self.announce(reporting, "write_report", lambda _: "report")
         self.announce(learn, "_write_results", lambda *_: "results")

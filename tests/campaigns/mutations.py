@@ -25,7 +25,7 @@ from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.dataset import Dataset
-from metastep.mdp.loop import Parts, grow
+from metastep.mdp.loop import Checkpoints, run_segments
 from tests.campaigns import SETTINGS, Tally, damaged, main
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, 0.5, 1e308, "", "x", "$\\frac{$", "[/red]", "\u00e9\u0000", [], {}, [[]]]
@@ -57,20 +57,22 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
     folder = run("nav2d", sandbox / "run", overrides=SETTINGS)
     mdp = build_mdp(folder.config)
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
-    parts = Parts(sandbox / "parts", {"dataset": "0" * 64})
-    parts.folder.mkdir()
-    parts.write(0, next(grow(mdp, Exploration(), tasks, 2, stretch=1, record=("theta", "natural_gradient"))))
-    (part,) = parts.folder.iterdir()
+    checkpoints = Checkpoints(sandbox / "checkpoints", {"dataset": "0" * 64})
+    checkpoints.folder.mkdir()
+    options: Any = {"updates_per_segment": 1, "record": ("theta", "natural_gradient")}
+    checkpoints.write(0, next(run_segments(mdp, Exploration(), tasks, 2, **options)))
+    (part,) = checkpoints.folder.iterdir()
     content = part.read_bytes()
 
-    def take_up(_: Path) -> Any:
-        growth, problem = parts.take_up(0, mdp, tasks)
+    def load_checkpoint(_: Path) -> Any:
+        checkpoint, problem = checkpoints.load(0, mdp, tasks)
         if problem is not None:
             part.write_bytes(content)  # it was removed
             raise InputError(problem)
-        assert growth is not None
-        learners = growth.learners
-        return growth.updates, growth.pieces, np.asarray(learners.theta), np.asarray(learners.estimate.gradient)
+        assert checkpoint is not None
+        learners = checkpoint.learners
+        arrays = np.asarray(learners.theta), np.asarray(learners.estimate.gradient)
+        return checkpoint.updates, checkpoint.histories, *arrays
 
     def blocks(_: Path) -> Any:
         dataset = Dataset.open(folder.data_folder)
@@ -83,7 +85,7 @@ def subjects(sandbox: Path) -> dict[str, Subject]:
     return {
         "block": Subject(folder.data_folder / "block-00001.safetensors", blocks),
         "manifest": Subject(folder.data_folder / "manifest.json", blocks),
-        "part": Subject(part, take_up),
+        "part": Subject(part, load_checkpoint),
         "model": Subject(folder.model_file, load_model),
         "validation": Subject(folder.validation_file, load),
         "results": Subject(folder.result_file("fixed"), load),

@@ -34,15 +34,16 @@ def prepare(sandbox: Path) -> dict[str, Path]:
     for seed in (0, 1):
         place = sandbox / f"{seed}"
         run("nav2d", place / "run", overrides=[*SETTINGS, f"seed={seed}"])
-        write = learn.Parts.write
+        write = learn.Checkpoints.write
 
-        def stop(parts: Any, block: int, growth: Any, since: int, write: Any = write) -> None:
-            write(parts, block, growth, since)
-            if growth.updates == 3:
+        def stop(checkpoints: Any, block: int, checkpoint: Any, write: Any = write) -> None:
+            write(checkpoints, block, checkpoint)
+            if checkpoint.updates == 3:
                 raise Stopped
 
-        every, written = patch.object(learn, "_SECONDS_BETWEEN_PARTS", 0.0), patch.object(learn.Parts, "write", stop)
-        with suppress(Stopped), every, written:
+        at_once = patch.object(learn, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+        stopping = patch.object(learn.Checkpoints, "write", stop)
+        with suppress(Stopped), at_once, stopping:
             learn.learn(load(sandbox / "0" / "run"), "", place / "policy", seed=seed, num_updates=5)
         learn.learn(load(sandbox / "0" / "run"), "", place / "learned", seed=seed, num_updates=5)
         assert CliRunner().invoke(app, publishing(place / "run", place / "models")).exit_code == 0

@@ -41,7 +41,7 @@ def test_a_comparison_is_the_shared_loop_block_by_block() -> None:
     result = compared([Method("u", NGA(), Exploration())], seed=5, num_tasks=BLOCK + 3, num_updates=2)
     for block, lanes in ((0, slice(0, BLOCK)), (1, slice(BLOCK, BLOCK + 3))):
         episode, _ = run(mdp, Exploration(), mdp.tasks(5, Stream.TEST, block), 2, ("theta",))
-        episode = episode.part(0, lanes.stop - lanes.start)
+        episode = episode.select_learners(0, lanes.stop - lanes.start)
         np.testing.assert_array_equal(result.context[lanes], episode.context)
         np.testing.assert_array_equal(result.returns[0, lanes], episode.mean_return.T)
         np.testing.assert_array_equal(result.hyperparameters[0, lanes], np.swapaxes(episode.hyperparameters, 0, 1))

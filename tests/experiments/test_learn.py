@@ -63,12 +63,12 @@ def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
 
 
 def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
-    model, budgets, grow = load_model(fitted), [], learn.grow
+    model, budgets, original = load_model(fitted), [], learn.run_segments
     learn.learn(model, "", tmp_path / "whole")
     monkeypatch.setattr(
-        learn, "grow", lambda mdp, *args, **more: budgets.append(mdp.budget) or grow(mdp, *args, **more)
+        learn, "run_segments", lambda mdp, *args, **more: budgets.append(mdp.budget) or original(mdp, *args, **more)
     )
-    monkeypatch.setattr(learn, "_SECONDS_BETWEEN_PARTS", 0.0)
+    monkeypatch.setattr(learn, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     left = iter([1, 0])
 

@@ -125,7 +125,7 @@ def test_later_rounds_follow_the_model_of_the_rounds_before(done):
     assert same.sum() > 0  # the others explore
     first = dataset.block(0)
     assert not np.isclose(first.hyperparameters[0], greedy).all(axis=1).any()
-    near, far = block.tried.hyperparameters[0]  # of the two only tried, one is near what the model would choose
+    near, far = block.candidates.hyperparameters[0]  # of the two candidates, one is near what the model would choose
     assert (near[:, 0] == greedy[:, 0]).all()
     assert not (far[:, 0] == greedy[:, 0]).all()
 

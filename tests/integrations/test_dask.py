@@ -24,7 +24,7 @@ from metastep.integrations import dask as workers
 from metastep.integrations.dask import LOOPBACK, PrivateScheduler, PrivateWorker, cluster_at
 from metastep.mdp import collection
 from metastep.mdp.collection import collect, make_block
-from metastep.mdp.runs import carry_out, run_blocks
+from metastep.mdp.runs import run_blocks, run_plans
 from tests.campaigns.workers import workers_of
 from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_runs import MIXED
@@ -54,7 +54,7 @@ def test_workers_collect_the_same_bytes_and_run_the_same_blocks(pool, tmp_path):
 
     with using(pool):
         elsewhere = collect(small_mdp(), tmp_path / "elsewhere", **SETTINGS)
-        found = carry_out([plan()])[0]
+        found = run_plans([plan()])[0]
     assert files(elsewhere.folder) == files(collect(small_mdp(), tmp_path / "here", **SETTINGS).folder)
     for block, ran in zip(MIXED, found, strict=False):
         alone = run_blocks([block], 0)[0]

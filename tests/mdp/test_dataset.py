@@ -57,7 +57,7 @@ def test_blocks_come_back_without_the_padding(dataset):
     assert (dataset.seed, dataset.layout, dataset.environment) == (7, LAYOUT, environment_record("cpu"))
     assert dataset.config == {"env": {"name": "toy", "sizes": [1, 2]}, "fqi": {"trees": 50, "lam": 1.0}}
     for index, block in enumerate(blocks):
-        found, wanted = block.to_arrays(), make_block(index).part(0, len(block.context)).to_arrays()
+        found, wanted = block.to_arrays(), make_block(index).select_learners(0, len(block.context)).to_arrays()
         assert found.keys() == wanted.keys()
         for name, array in found.items():
             np.testing.assert_array_equal(array, wanted[name])

@@ -15,7 +15,7 @@ from metastep._core import parallel, storage
 from metastep.mdp import EpisodicMetaMDP, collection
 from metastep.mdp.collection import collect
 from metastep.mdp.controller import Exploration
-from metastep.mdp.loop import Parts
+from metastep.mdp.loop import Checkpoints
 from metastep.rules import TRPO, Adam
 from metastep.rules.spaces import HyperparameterSpace
 from tests.controllers.problems import make_training_mdp
@@ -109,8 +109,8 @@ def in_turn():
 @pytest.fixture
 def short_stretches(monkeypatch):
     """Halts after every second update, each of which leaves a part."""
-    monkeypatch.setattr(collection, "STEPS_BETWEEN_HALTS", 2 * BATCH_STEPS)
-    monkeypatch.setattr(collection, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(collection, "STEPS_PER_SEGMENT", 2 * BATCH_STEPS)
+    monkeypatch.setattr(collection, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
 
 @pytest.mark.usefixtures("short_stretches")
@@ -139,7 +139,7 @@ def test_a_stopped_collection_goes_on_inside_the_block(tmp_path, whole, after):
 def test_stopped_at_every_halt_the_bytes_are_the_same(tmp_path, monkeypatch, make):
     mdp = make()
     one = {"num_updates": 3, "num_episodes": mdp.block_size}
-    monkeypatch.setattr(collection, "STEPS_BETWEEN_HALTS", 1)
+    monkeypatch.setattr(collection, "STEPS_PER_SEGMENT", 1)
     for _ in range(3):
         stop(tmp_path / "stopped", 1, mdp, **one)
     assert resume(tmp_path / "stopped", mdp, **one).total == 0
@@ -202,13 +202,13 @@ def test_parts_of_complete_blocks_are_removed(tmp_path, whole):
 @pytest.mark.parametrize(
     ("steps", "seconds", "is_memoryless", "reports"),
     [(7 * BATCH_STEPS, 0.0, True, 2), (BATCH_STEPS, 1e9, True, 14), (BATCH_STEPS, 0.0, False, 2), (1, 1e9, True, 14)],
-    ids=["one stretch", "quick stretches", "controller with memory", "large batches"],
+    ids=["one segment", "quick segments", "controller with memory", "large batches"],
 )
 def test_where_parts_are_of_no_use_there_are_none(tmp_path, whole, monkeypatch, steps, seconds, is_memoryless, reports):
     controller = type("Either", (Exploration,), {"is_memoryless": is_memoryless})()
-    monkeypatch.setattr(collection, "STEPS_BETWEEN_HALTS", steps)
-    monkeypatch.setattr(collection, "PART_SECONDS", seconds)
-    monkeypatch.setattr(Parts, "write", None)
+    monkeypatch.setattr(collection, "STEPS_PER_SEGMENT", steps)
+    monkeypatch.setattr(collection, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    monkeypatch.setattr(Checkpoints, "write", None)
     watch = resume(tmp_path, controller=controller)
     assert len(watch.reports) == reports
     assert sum(watch.reports) == watch.total == 16 * BATCH_STEPS
@@ -220,7 +220,7 @@ import sys
 from pathlib import Path
 from metastep.mdp import collection
 from tests.mdp.test_parts import BATCH_STEPS, LONG, small_mdp
-collection.STEPS_BETWEEN_HALTS, collection.PART_SECONDS = BATCH_STEPS, 0.0
+collection.STEPS_PER_SEGMENT, collection.SECONDS_BETWEEN_CHECKPOINTS = BATCH_STEPS, 0.0
 collection.collect(small_mdp(), Path(sys.argv[1]), **LONG)
 """
 LONG = SETTINGS | {"num_episodes": 16, "num_updates": 150}

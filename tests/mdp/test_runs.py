@@ -8,7 +8,7 @@ import pytest
 from metastep.controllers import HOOF, Fixed, Metagrad
 from metastep.mdp import runs
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import BlockRun, carry_out, run_blocks
+from metastep.mdp.runs import BlockRun, run_blocks, run_plans
 from metastep.rules import NGA, Adam
 from metastep.simulation.engine import compiled
 from tests.mdp.test_collection import small_mdp
@@ -67,7 +67,7 @@ def test_a_gpu_is_given_groups_of_no_more_than_it_may_simulate(alone, monkeypatc
 
     monkeypatch.setattr(runs, "run_blocks", watched)
     monkeypatch.setattr(runs, "fills_batches", lambda env: True)
-    found = carry_out([plan()], done.append, together=most)[0]
+    found = run_plans([plan()], done.append, together=most)[0]
     assert sorted(groups, reverse=True) == sizes
     assert sum(done) == pytest.approx(5.0)
     for one, returns in zip(alone, found, strict=True):
@@ -84,8 +84,8 @@ def test_blocks_of_other_shapes_are_not_put_together():
     wider = dataclasses.replace(MDP, block_size=8)
     blocks = [asked(Fixed(0.3)), asked(Fixed(0.3), mdp=wider), asked(Fixed(0.3), num_updates=1)]
     ready = [(0, place, block) for place, block in enumerate(blocks)]
-    assert runs._grouped(ready, 3, whole=False) == ([[entry] for entry in ready], [])
-    assert runs._grouped(ready, 3, whole=True) == ([], ready)
+    assert runs._group(ready, 3, only_full=False) == ([[entry] for entry in ready], [])
+    assert runs._group(ready, 3, only_full=True) == ([], ready)
 
 
 def test_plans_may_ask_again_and_for_nothing():
@@ -99,6 +99,6 @@ def test_plans_may_ask_again_and_for_nothing():
         yield []
         return "nothing"
 
-    found = carry_out([plan(0.1), idle(), plan(0.2)])
+    found = run_plans([plan(0.1), idle(), plan(0.2)])
     assert found == [pytest.approx((0.1, 0.2)), "nothing", pytest.approx((0.2, 0.4))]
-    assert carry_out([idle()]) == ["nothing"]
+    assert run_plans([idle()]) == ["nothing"]

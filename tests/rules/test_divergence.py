@@ -1,4 +1,4 @@
-"""A step on the scale divergence costs the KL that was chosen; features of updates; updates that are tried."""
+"""A step on the scale divergence costs the KL that was chosen; features of updates; updates that are only evaluated."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from metastep.controllers import KLAdaptive
 from metastep.mdp import divergence, updated
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
-from metastep.mdp.loop import follow
+from metastep.mdp.loop import run_updates
 from metastep.rules import NGA, Menu, RMSProp
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range
 from tests.controllers.problems import BLOCK, make_mdp
@@ -118,16 +118,17 @@ def test_what_is_tried_is_what_the_update_would_have_led_to():
     tasks = mdp.tasks(0, Stream.TRAIN, 0)
     followed, _ = run(mdp, Exploration(), tasks, 2, ("theta",))
     learners = mdp.begin(tasks)
-    stretch = follow(mdp, Exploration(), learners, mdp, 2, from_start=True, record=("theta",), tries=3)
-    history = stretch.piece
-    np.testing.assert_array_equal(history.mean_return, followed.mean_return)  # tries change nothing
-    tried = history.tried
-    assert tried.hyperparameters.shape == (2, 3, BLOCK, 2)
+    history = run_updates(
+        mdp, Exploration(), learners, mdp, 2, from_start=True, record=("theta",), num_candidates=3
+    ).history
+    np.testing.assert_array_equal(history.mean_return, followed.mean_return)  # candidates change nothing
+    candidates = history.candidates
+    assert candidates.hyperparameters.shape == (2, 3, BLOCK, 2)
     for index in range(3):
-        after = mdp.advance(learners, jnp.asarray(tried.hyperparameters[0, index]))
-        np.testing.assert_array_equal(after.theta, tried.features["theta"][0, index])
-        np.testing.assert_allclose(after.estimate.mean_return, tried.mean_return[0, index], rtol=1e-5)
-    assert len(np.unique(tried.hyperparameters[..., 1])) == 2 * 3 * BLOCK
+        after = mdp.advance(learners, jnp.asarray(candidates.hyperparameters[0, index]))
+        np.testing.assert_array_equal(after.theta, candidates.features["theta"][0, index])
+        np.testing.assert_allclose(after.estimate.mean_return, candidates.mean_return[0, index], rtol=1e-5)
+    assert len(np.unique(candidates.hyperparameters[..., 1])) == 2 * 3 * BLOCK
     tuples = history.transitions(("theta", "return"))
     assert len(tuples.reward) == 2 * 4 * BLOCK == sum(outcome.mean_return.size for outcome in history.outcomes)
     np.testing.assert_allclose(tuples.reward, tuples.next_observation[:, -1] - tuples.observation[:, -1], atol=1e-5)

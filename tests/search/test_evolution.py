@@ -12,7 +12,7 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.mdp.blocks import Stream
 from metastep.mdp.history import History
-from metastep.mdp.runs import BlockRun, Ran
+from metastep.mdp.runs import BlockResult, BlockRun
 from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import Range, space_for
 from metastep.search import evolution
@@ -58,7 +58,7 @@ def play(plan: Any, evaluate: Evaluate = distance) -> tuple[Course, list[list[Bl
                 history = History(
                     block.tasks.context[: len(scores)], returns, returns > 1e9, returns * 0 + 3.0, returns, {}
                 )
-                results.append(Ran(history, block.tasks.theta, {}))
+                results.append(BlockResult(history, block.tasks.theta, {}))
     except StopIteration as end:
         return end.value, asked
 

@@ -32,7 +32,9 @@ def _open(folder: frame.FolderArgument, allow_imports: frame.ImportsOption = Fal
 
 def _start(
     stage: str,
-    source: Annotated[str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")],
+    source: Annotated[
+        str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")] = None,
     scale: frame.ScaleOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = None,
@@ -41,11 +43,19 @@ def _start(
     data: Annotated[Path | None, typer.Option(help="A run with training data of the same settings, to use it.")] = None,
     yes: frame.YesOption = False,
     allow_imports: frame.ImportsOption = False,
+    start: Annotated[str | None, typer.Option(help="Searched model to begin from, to fine-tune it.")] = None,
+    env: Annotated[
+        str | None, typer.Option(help="Family of tasks in place of the source's: a name or module:Env.")
+    ] = None,
 ) -> Any:
     """Create a run and record the command, or resume one, also by its folder."""
     from metastep.experiments.config import list_presets
     from metastep.experiments.run import start_run
 
+    if not source and start is None:
+        raise InputError(f"{stage}: SOURCE is missing, allowed are a preset, a .toml file or the folder of a run.")
+    if start is not None or env is not None:
+        source, out, overrides = _fine_tuned(source, start, env, out, scale, overrides or [])
     settings: dict[str, Any] = {"seed": seed, "overrides": overrides, "tasks": tasks, "data": data}
     if source not in list_presets() and (Path(source) / "config.json").exists():
         if yes or any(each is not None for each in (out, scale, *settings.values())):
@@ -54,6 +64,26 @@ def _start(
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale] if scale else [])])
     collects = stage == "collect"
     return start_run(source, scale, path, command=this_command(), anyway=yes, collects=collects, **settings)
+
+
+def _fine_tuned(
+    source: str, start: str | None, env: str | None, out: Path | None, scale: Any, overrides: list[str]
+) -> tuple[str, Path, list[str]]:
+    """Return source, folder and settings of a search that begins from a model, on a family that may be one's own."""
+    from metastep.experiments.config import load
+    from metastep.experiments.searching import start_settings
+
+    own = [] if env is None else [f"env.name={env}"]
+    if not source:  # the loop of the presets, with the usual discount
+        if env is None:
+            raise InputError("--env: is missing; name a family, NAME or module:Env, or give a preset or a file.")
+        source, own = "pendulum-update", [*own, "rollout.discount=0.99"]
+    path = out or Path("runs") / "-".join(
+        [(env or Path(source).stem).rpartition(":")[2].lower(), Path(start or "update").stem]
+    )
+    if start is not None:
+        own += start_settings(start, load(source, scale, [*own, *overrides]))
+    return source, path, [*own, *overrides]
 
 
 def _finish(opened: Any, terminal: Any) -> None:
@@ -88,7 +118,7 @@ def demo(
 
 @verb
 @working
-@with_options_of(_start, "opened", stage="run")
+@with_options_of(_start, "opened", stage="run", start=None, env=None)
 def run(terminal: Any, opened: Any) -> None:
     """Collect, fit, select, tune, compare and report. A stopped run resumes."""
     terminal.note(f"{opened.config.env.name} in {opened.path}")
@@ -97,7 +127,7 @@ def run(terminal: Any, opened: Any) -> None:
 
 @verb
 @working
-@with_options_of(_start, "opened", stage="collect")
+@with_options_of(_start, "opened", stage="collect", start=None, env=None)
 def collect(terminal: Any, opened: Any) -> None:
     """Collect training data, in the run's subfolder data. A stopped collection resumes."""
     dataset = opened.collect(tracker=terminal)
@@ -134,7 +164,7 @@ def _show_validation(name: str, model: Any) -> None:
 @working
 @with_options_of(_start, "opened", stage="search")
 def search(terminal: Any, opened: Any) -> None:
-    """Search the controllers of an experiment, and select what they react to. A stopped search resumes."""
+    """Search the controllers of an experiment, or fine-tune a model (--start). A stopped search resumes."""
     searched = [name for name in opened.models_needed if opened.of_model(name).config.learner == "search"]
     if not searched:
         raise InputError(f'search: no method of {opened.path} follows a model with `learner = "search"`.')

@@ -17,9 +17,16 @@ from metastep.fqi import MetaFQI, Model
 from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.controller import Controller, Exploration, Resources, TaskSource, attempt_keys, require_one_coordinate
+from metastep.mdp.controller import (
+    Controller,
+    Exploration,
+    Resources,
+    TaskSource,
+    candidate_keys,
+    require_one_coordinate,
+)
 from metastep.mdp.history import History
-from metastep.mdp.runs import BlockRun, Plan, carry_out
+from metastep.mdp.runs import BlockRun, Plan, run_plans
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +105,11 @@ class Exploring(Controller):
         draw = jax.random.uniform(jax.random.fold_in(learners.controller_key, 0), (len(random), 1))
         return jnp.where(draw < self.exploration, random, self.greedy.propose(state, learners))
 
-    def attempts(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
-        drawn = super().attempts(mdp, learners, num)
+    def candidates(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
+        drawn = super().candidates(mdp, learners, num)
         if num_near := round(self.near * num):
             best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
-            drawn[:num_near] = [mdp.space.near(key, best) for key in attempt_keys(learners, num_near)]
+            drawn[:num_near] = [mdp.space.near(key, best) for key in candidate_keys(learners, num_near)]
         return drawn
 
 
@@ -161,7 +168,7 @@ def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float
         return [block.history for block in ran]
 
     with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:
-        (histories,) = carry_out([plan()], stage.advance)
+        (histories,) = run_plans([plan()], stage.advance)
     axis = mdp.space.branches[""]
     inputs = [np.concatenate([own.context, axis.to_axis(own.hyperparameters[0])], axis=1) for own in histories]
     num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)

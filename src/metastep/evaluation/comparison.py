@@ -19,7 +19,7 @@ from metastep.evaluation.methods import RECORD, Method, MethodRecord, has_direct
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.runs import BlockRun, Plan, carry_out
+from metastep.mdp.runs import BlockRun, Plan, run_plans
 
 # Type and axes of the arrays: methods, tasks, updates, estimates (one more), hyperparameters, parameters, context.
 _ARRAYS: dict[str, tuple[Any, str]] = {
@@ -128,7 +128,7 @@ def compare(
     name = name or (f"test {methods[0].name}" if len(methods) == 1 else f"test {len(methods)} methods")
     with (tracker or Silent()).stage(name, len(methods) * len(Blocks(num_tasks, mdp.block_size)), "blocks") as stage:
         plan = comparison_plan(methods, mdp, seed, num_updates, num_tasks, contexts, stream, tuning)
-        return carry_out([plan], stage.advance, together=blocks_together)[0]
+        return run_plans([plan], stage.advance, together=blocks_together)[0]
 
 
 def comparison_plan(

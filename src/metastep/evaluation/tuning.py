@@ -13,7 +13,7 @@ from metastep.evaluation.methods import Method, MethodSpec
 from metastep.mdp import MetaMDP, Tasks
 from metastep.mdp.blocks import Blocks, Stream, block_key
 from metastep.mdp.controller import TaskSource
-from metastep.mdp.runs import BlockRun, Plan, carry_out
+from metastep.mdp.runs import BlockRun, Plan, run_plans
 
 
 class TuningTable(NamedTuple):
@@ -70,7 +70,7 @@ def tune(
     blocks = num_blocks(spec, mdp, num_tasks, shared_noise)
     with (tracker or Silent()).stage(f"tune {spec.name}", blocks, "blocks") as stage:
         plan = tuning_plan(spec, mdp, seed, num_tasks, num_updates, contexts, shared_noise)
-        return carry_out([plan], stage.advance, together=blocks_together)[0]
+        return run_plans([plan], stage.advance, together=blocks_together)[0]
 
 
 def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int, shared_noise: bool) -> int:

@@ -32,8 +32,8 @@ from metastep.fqi import Model
 from metastep.fqi.base import AnyModel
 from metastep.mdp import ActorCriticMDP, EpisodicMetaMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Purpose, Stream, block_key, purpose_key
-from metastep.mdp.history import History, joined
-from metastep.mdp.loop import Parts, grow
+from metastep.mdp.history import History, concatenate
+from metastep.mdp.loop import Checkpoints, run_segments
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
 from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
@@ -43,7 +43,7 @@ from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
 from metastep.simulation.engine import whole
 
-_SECONDS_BETWEEN_PARTS = 20.0
+_SECONDS_BETWEEN_CHECKPOINTS = 20.0
 _POLICY, _MARKER = "policy.safetensors", "learning.json"
 
 
@@ -74,30 +74,31 @@ def learn(
     wanted = storage.stamp("learning") | learned | {"family": config.env.name}
     marker = storage.open_output_folder(folder, _MARKER)
     storage.write_atomically(marker, storage.canonical_json(storage.with_checksum(wanted)), overwrite=False)
-    there = storage.read_checked_json(marker, "learning", "use another folder")
-    started = {name: there.get(name) for name in wanted}
-    require_same(started, wanted, f"--out: {folder} was started with", "which is now", "use another folder")
+    started = storage.read_checked_json(marker, "learning", "use another folder")
+    recorded = {name: started.get(name) for name in wanted}
+    require_same(recorded, wanted, f"--out: {folder} was started with", "which is now", "use another folder")
     with write_lock(folder):
-        parts = Parts(folder, {**storage.stamp("part"), "learning": str(there["checksum"])})
+        checkpoints = Checkpoints(folder, {**storage.stamp("part"), "learning": str(started["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
-        begun, _ = parts.take_up(0, mdp, tasks)
-        written, growth = time.monotonic(), begun
-        controller, record = controller_of(model), ("return_error", "last_divergence")
-        with (tracker or Silent()).stage("learn", total - (begun.updates if begun else 0), "updates") as stage:
-            for growth in grow(mdp, controller, tasks, total, stretch=1, record=record, begun=begun):
+        checkpoint, _ = checkpoints.load(0, mdp, tasks)
+        written, controller = time.monotonic(), controller_of(model)
+        options: Any = {"record": ("return_error", "last_divergence"), "checkpoint": checkpoint}
+        remaining = total - (checkpoint.updates if checkpoint else 0)
+        with (tracker or Silent()).stage("learn", remaining, "updates") as stage:
+            for checkpoint in run_segments(mdp, controller, tasks, total, updates_per_segment=1, **options):
                 stage.advance(1)
-                if time.monotonic() - written > _SECONDS_BETWEEN_PARTS and growth.updates < total:
-                    parts.write(0, growth)
+                if time.monotonic() - written > _SECONDS_BETWEEN_CHECKPOINTS and checkpoint.updates < total:
+                    checkpoints.write(0, checkpoint)
                     written = time.monotonic()
-        assert growth is not None  # there is one update at least
-        theta = np.asarray(growth.learners.theta)[0]
+        assert checkpoint is not None  # there is at least one update
+        theta = np.asarray(checkpoint.learners.theta)[0]
         parts_of = mdp.policy.split(jnp.asarray(theta)) if isinstance(mdp.policy, ActorCritic) else {}
         arrays = {"theta": theta} | {f"parts/{name}": np.asarray(part) for name, part in parts_of.items()}
         metadata = {"experiment": config.to_dict(), "learned": learned, "versions": environment_record()}
         storage.write_tensors(folder / _POLICY, arrays, storage.stamp("policy") | metadata)
-        history = joined(growth.pieces)
+        history = concatenate(checkpoint.histories)
         _write_results(folder, mdp.space, wanted, history, command)
-        parts.remove()
+        checkpoints.remove()
     return float(history.mean_return[0, 0]), float(history.mean_return[-1, 0])
 
 

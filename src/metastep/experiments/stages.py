@@ -34,7 +34,7 @@ from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
-from metastep.mdp.runs import Plan, carry_out
+from metastep.mdp.runs import Plan, run_plans
 from metastep.rules.spaces import Range
 from metastep.search import SearchedModel
 
@@ -148,7 +148,7 @@ def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = 
             works.sort(key=lambda work: (work[0], -work[1]))
             with timed.stage(f"compare {what}", sum(blocks for _, blocks, _ in works), "blocks") as stage:
                 together = run.config.compare.blocks_together
-                carry_out([plan for *_, plan in works], stage.advance, together=together)
+                run_plans([plan for *_, plan in works], stage.advance, together=together)
     return [provenance.read_result(run, name) for name in names]
 
 

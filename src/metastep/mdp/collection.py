@@ -1,6 +1,6 @@
-"""Data collection (Algorithm 1): the shared loop with the exploring controller, blocks side by side onto the disk.
+"""Data collection (Algorithm 1): run blocks of learners under an exploring controller, in parallel, and write them to disk.
 
-A block that takes long is kept in parts while it grows, so that a stopped collection resumes inside it.
+A block that takes long has checkpoints, so that a stopped collection resumes inside it.
 """
 
 import sys
@@ -22,14 +22,14 @@ from metastep.mdp import MetaMDP, Tasks
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Exploration
 from metastep.mdp.dataset import Dataset, DatasetWriter, Layout
-from metastep.mdp.history import History, joined
-from metastep.mdp.loop import Growth, grow
+from metastep.mdp.history import History, concatenate
+from metastep.mdp.loop import Checkpoint, run_segments
 from metastep.simulation.engine import blocks_at_once, is_compiled, one_block_at_a_time
 
-STEPS_BETWEEN_HALTS = 10_000_000
-"""Environment steps after which a block in JAX may pause: some seconds of HalfCheetah, more than a block of CartPole has."""
-PART_SECONDS = 2.0
-"""A halt leaves a part on disk only if the last one is this old: where steps are cheap, files would cost more than they save."""
+STEPS_PER_SEGMENT = 10_000_000
+"""Environment steps in a segment of a block in JAX: some seconds of HalfCheetah, more than a block of CartPole has."""
+SECONDS_BETWEEN_CHECKPOINTS = 2.0
+"""A segment ends with a checkpoint only if the last is this old: where steps are cheap, files cost more than they save."""
 
 
 def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1) -> Layout:
@@ -39,30 +39,30 @@ def layout_of(mdp: MetaMDP, num_episodes: int, num_updates: int, labels: int = 1
 
 
 def recorded_features(mdp: MetaMDP) -> tuple[str, ...]:
-    """Return what a dataset keeps besides tasks and returns, so that another observation can be fitted."""
-    asked = (name for name in mdp.observation if name not in ("context", "return"))
-    return tuple(dict.fromkeys((*mdp.recorded, *asked)))
+    """Return the features that a dataset keeps besides tasks and returns, so that models of other observations can be fitted."""
+    observed = (name for name in mdp.observation if name not in ("context", "return"))
+    return tuple(dict.fromkeys((*mdp.recorded, *observed)))
 
 
-class Collected(NamedTuple):
-    """How a dataset is collected: what a call that makes one of its blocks has to know."""
+class Collection(NamedTuple):
+    """The settings of a collection that `make_block` needs, in any process."""
 
     writer: DatasetWriter
     mdp: MetaMDP
     seed: int
     task_list: NDArray[np.float32] | None
-    mark: Path | None  # a file that exists while a collection runs: a worker that sees it can write beside it
+    mark: Path | None  # a file that exists during the collection: a worker that sees it can write to its folder
 
     def tasks(self, block: int) -> Tasks:
         """Return the learners of a block before their first batch."""
         return self.mdp.tasks(self.seed, Stream.TRAIN, block, self.task_list)
 
-    def begun(self, block: int) -> tuple[Growth | None, str | None]:
-        """Return where an interrupted block goes on, and what is wrong with its parts, if anything."""
-        return self.writer.parts.take_up(block, self.mdp, self.tasks(block))
+    def load_checkpoint(self, block: int) -> tuple[Checkpoint | None, str | None]:
+        """Return the checkpoint of an interrupted block, and what is wrong with its file, if anything."""
+        return self.writer.checkpoints.load(block, self.mdp, self.tasks(block))
 
     def steps_of(self, updates: int) -> int:
-        """Return the environment steps of a block after so many updates; the first batch precedes the first of them."""
+        """Return the environment steps of a block after this many updates, including the batch before the first one."""
         return (updates * self.writer.layout.labels + 1) * self.mdp.block_size * self.mdp.batch_steps
 
 
@@ -81,15 +81,15 @@ def collect(
     follow: Callable[[DatasetWriter, int], Controller] | None = None,
     tracker: Tracker | None = None,
 ) -> Dataset:
-    """Collect a dataset, or with the same configuration what is missing of it.
+    """Collect a dataset, or the missing blocks of one with the same configuration.
 
     Args:
         num_episodes, num_updates: K and T; the generative method is T = 1.
         task_list: contexts to use in place of the task distribution, (tasks, coordinates).
         controller: proposes the step sizes; uniform exploration by default.
-        labels: updates tried at every state; one of them is the one that is made, the others are drawn at random.
-        rounds: parts of equally many blocks, collected one after the other.
-        follow: gives the memoryless controller of each round in place of `controller`, once the rounds before it are there.
+        labels: updates evaluated at every state; one of them is applied, the others are random candidates.
+        rounds: groups of equally many blocks, collected one after the other.
+        follow: returns the memoryless controller of a round, used in place of `controller`, once the rounds before it are there.
         tracker: shows the environment steps simulated.
     """
     layout, controller = layout_of(mdp, num_episodes, num_updates, labels), controller or Exploration()
@@ -99,74 +99,76 @@ def collect(
     for sentence in writer.damaged:
         print(f"{sentence} It is collected again.", file=sys.stderr)
     missing = sorted(writer.problems())
-    work = Collected(writer, mdp, seed, task_list, None)
+    collection = Collection(writer, mdp, seed, task_list, None)
     done = dict.fromkeys(missing, 0)
     for block in missing if controller.is_memoryless else ():
-        growth, problem = work.begun(block)
-        if growth is not None:
-            done[block] = work.steps_of(growth.updates)
+        checkpoint, problem = collection.load_checkpoint(block)
+        if checkpoint is not None:
+            done[block] = collection.steps_of(checkpoint.updates)
         if problem is not None:
             print(f"{problem} It is left out.", file=sys.stderr)
-    total = len(missing) * work.steps_of(num_updates) - sum(done.values())
-    blocks = len(layout.blocks) // rounds
+    total = len(missing) * collection.steps_of(num_updates) - sum(done.values())
+    blocks_per_round = len(layout.blocks) // rounds
     with (tracker or Silent()).stage("collect", total, "steps") as stage:
-        note = Tally(stage.advance, done)
+        tally = Tally(stage.advance, done)
         for index in range(rounds):
-            of_round = [block for block in missing if rounds == 1 or block // blocks == index]
-            if of_round:
-                _collect_blocks(work, follow(writer, index) if follow else controller, of_round, note)
+            in_round = [block for block in missing if rounds == 1 or block // blocks_per_round == index]
+            if in_round:
+                _collect_blocks(collection, follow(writer, index) if follow else controller, in_round, tally)
     return writer.finish()
 
 
-def _collect_blocks(work: Collected, controller: Controller, blocks: list[int], note: Tally) -> None:
-    here = min(blocks_at_once(work.mdp.env), len(blocks))
-    with parallel.executor(here, note) as pool, _marked(work, pool) as marked:
+def _collect_blocks(collection: Collection, controller: Controller, blocks: list[int], tally: Tally) -> None:
+    at_once = min(blocks_at_once(collection.mdp.env), len(blocks))
+    with parallel.executor(at_once, tally) as pool, _marked(collection, pool) as marked:
         calls = ((block, make_block, marked, controller, block) for block in blocks)
         for block, history in parallel.completed(pool, lambda _: next(calls, None)):
             if history is not None:
-                work.writer.add(block, history)
-            note((block, work.steps_of(work.writer.layout.num_updates)))
+                collection.writer.add(block, history)
+            tally((block, collection.steps_of(collection.writer.layout.num_updates)))
 
 
 @contextmanager
-def _marked(work: Collected, pool: parallel.Pool) -> Iterator[Collected]:
-    """Yield the work as other processes can do it; if they may not see this disk, with a mark file to tell."""
-    writer = copy(work.writer)
+def _marked(collection: Collection, pool: parallel.Pool) -> Iterator[Collection]:
+    """Yield the collection for other processes; if these may be on other machines, with a mark that shows who sees this disk."""
+    writer = copy(collection.writer)
     writer.folder = writer.folder.absolute()
-    work = work._replace(writer=writer)
+    collection = collection._replace(writer=writer)
     if pool.is_local:
-        yield work
+        yield collection
         return
     with storage.temporary(writer.folder / "collecting") as mark:
-        yield work._replace(mark=mark)
+        yield collection._replace(mark=mark)
     storage.remove_leftovers(writer.folder)  # of workers that were killed
 
 
-def make_block(work: Collected, controller: Controller, block: int) -> History | None:
-    """Collect one block from where it was interrupted; return it to be written, unless this process writes it itself."""
-    writer, mdp, layout = work.writer, work.mdp, work.writer.layout
-    writes_itself = work.mark is not None and work.mark.exists()
+def make_block(collection: Collection, controller: Controller, block: int) -> History | None:
+    """Collect one block, or the rest of an interrupted one; if the mark exists, write it and return None, else return it."""
+    writer, mdp, layout = collection.writer, collection.mdp, collection.writer.layout
+    writes_itself = collection.mark is not None and collection.mark.exists()
     if writes_itself and not writer.problem(block):
-        return None  # by a worker that was killed before it could say so
-    resumes = (work.mark is None or writes_itself) and controller.is_memoryless
-    stretch, pieces = layout.num_updates, tuple[History, ...]()
+        return None  # a worker wrote it, and was killed before it could report that
+    is_resumable = (collection.mark is None or writes_itself) and controller.is_memoryless
+    updates_per_segment, histories = layout.num_updates, tuple[History, ...]()
     if controller.is_memoryless:
-        most = STEPS_BETWEEN_HALTS if is_compiled(mdp.env) else 1  # on the host every step is waited for anyway
-        stretch = max(1, most // (mdp.block_size * mdp.batch_steps * layout.labels))
+        steps = STEPS_PER_SEGMENT if is_compiled(mdp.env) else 1  # host environments are not dispatched asynchronously
+        updates_per_segment = max(1, steps // (mdp.block_size * mdp.batch_steps * layout.labels))
     with one_block_at_a_time(mdp.env):
-        begun = work.begun(block)[0] if resumes else None
+        checkpoint = collection.load_checkpoint(block)[0] if is_resumable else None
         saved = time.monotonic()
-        what = {"record": tuple(layout.features), "tries": layout.labels - 1}
-        tasks = work.tasks(block)
-        for growth in grow(mdp, controller, tasks, layout.num_updates, stretch=stretch, begun=begun, **what):
-            pieces = growth.pieces
-            if growth.updates == layout.num_updates:
+        options: Any = {"record": tuple(layout.features), "num_candidates": layout.labels - 1, "checkpoint": checkpoint}
+        tasks, num_updates = collection.tasks(block), layout.num_updates
+        for checkpoint in run_segments(
+            mdp, controller, tasks, num_updates, updates_per_segment=updates_per_segment, **options
+        ):
+            histories = checkpoint.histories
+            if checkpoint.updates == num_updates:
                 break
-            if resumes and time.monotonic() - saved >= PART_SECONDS:
-                writer.parts.write(block, growth)
+            if is_resumable and time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
+                writer.checkpoints.write(block, checkpoint)
                 saved = time.monotonic()
-            parallel.report(block, work.steps_of(growth.updates))
+            parallel.report(block, collection.steps_of(checkpoint.updates))
     if not writes_itself:
-        return joined(pieces)
-    writer.add(block, joined(pieces))
+        return concatenate(histories)
+    writer.add(block, concatenate(histories))
     return None

@@ -78,9 +78,9 @@ class Controller(ABC):
     def propose(self, state: ControllerState, learners: Learners) -> Array:
         """Return hyperparameters for every learner: (learners, coordinates)."""
 
-    def attempts(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
-        """Return updates to try beside the one that is made, as further labels: draws from the whole space."""
-        return [mdp.space.sample(key, learners.theta.shape[0]) for key in attempt_keys(learners, num)]
+    def candidates(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
+        """Return hyperparameters of further updates to evaluate, but not to apply, as training data: random draws by default."""
+        return [mdp.space.sample(key, learners.theta.shape[0]) for key in candidate_keys(learners, num)]
 
     def observe(
         self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners
@@ -93,8 +93,8 @@ class Controller(ABC):
         return {}
 
 
-def attempt_keys(learners: Learners, num: int) -> list[Array]:
-    """Return a key for each update to try beside the one that is made."""
+def candidate_keys(learners: Learners, num: int) -> list[Array]:
+    """Return a key for each candidate."""
     return [jax.random.fold_in(learners.controller_key, index + 1) for index in range(num)]
 
 

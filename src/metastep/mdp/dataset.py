@@ -3,8 +3,8 @@
     folder/manifest.json             configuration, seed, versions, device, layout and, once complete, all checksums
     folder/block-00000.safetensors   the arrays of a `History`; features are columns by name
 
-While a block grows, its parts lie beside it (see `metastep.mdp.loop.Parts`); a complete dataset has none.
-Files contain neither times nor anything else that depends on how the work was split or how often it was interrupted.
+Beside the files of blocks lie the checkpoints of unfinished ones (see `metastep.mdp.loop.Checkpoints`); a complete dataset has
+none. Files contain neither times nor anything else that depends on how the work was split or how often it was interrupted.
 """
 
 import json
@@ -28,7 +28,7 @@ from metastep._core.storage import require_new, write_new
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.mdp.blocks import Blocks
 from metastep.mdp.history import History, Outcomes, Transitions, from_arrays
-from metastep.mdp.loop import Parts
+from metastep.mdp.loop import Checkpoints
 
 _HEADER_BYTES = 8192  # of a block's file, at most
 
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
     num_learners: Count
     block_size: Count
     num_hyperparameters: Count = 1
-    labels: Count = 1  # updates tried at every state, the one that was made among them
+    labels: Count = 1  # updates evaluated at every state, including the one that was applied
 
     @property
     def blocks(self) -> Blocks:
@@ -53,7 +53,7 @@ class Layout(NamedTuple):
         """Return the shape of every array of one block."""
         learners, updates = self.blocks.num_valid(block), self.num_updates
         moments: dict[str, tuple[int, ...]] = {"": (updates + 1, learners)}
-        if self.labels > 1:  # of what was tried besides
+        if self.labels > 1:  # candidates
             moments["tried/"] = (updates, self.labels - 1, learners)
         shapes: dict[str, tuple[int, ...]] = {"context": (learners, len(self.context_names))}
         for prefix, seen in moments.items():
@@ -67,12 +67,12 @@ class Layout(NamedTuple):
         return sum(4 * math.prod(shape) for shape in self.shapes(block).values()) + _HEADER_BYTES
 
     def check(self, index: int, arrays: Mapping[str, NDArray[Any]], where: str) -> None:
-        """Refuse a block that does not have the arrays and shapes of this layout."""
-        expected, found = self.shapes(index), {name: array.shape for name, array in arrays.items()}
-        for name in sorted(expected.keys() | found.keys()):
-            own, wanted = (shapes.get(name, "nothing") for shapes in (found, expected))
-            if own != wanted:
-                raise InputError(f"{where}: {name} has shape {own}, expected is {wanted}.")
+        """Raise an error if the arrays of a block do not have the names and shapes of this layout."""
+        expected, actual = self.shapes(index), {name: array.shape for name, array in arrays.items()}
+        for name in sorted(expected.keys() | actual.keys()):
+            shape, expected_shape = (shapes.get(name, "nothing") for shapes in (actual, expected))
+            if shape != expected_shape:
+                raise InputError(f"{where}: {name} has shape {shape}, expected is {expected_shape}.")
 
     def read(self, folder: Path, index: int) -> History:
         """Read one block of a dataset, without verifying its checksum."""
@@ -107,19 +107,19 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 class Counts(NamedTuple):
-    """How many tuples a dataset holds, and what is wrong with some of them."""
+    """Numbers of transitions in a dataset."""
 
     transitions: int
-    flagged: int  # tuples whose observation or next observation came with a zero or non-finite estimate
-    excluded: int  # tuples with a non-finite number, which `Dataset.transitions` leaves out
-    num_steps: float  # environment steps that collecting them took
+    flagged: int  # with a zero or non-finite estimate before or after the update
+    excluded: int  # with a non-finite number; `Dataset.transitions` leaves them out
+    num_steps: float  # environment steps simulated to collect them
 
 
 class DatasetWriter:
     """Create a dataset or resume one; several processes may add blocks to the same folder at the same time.
 
-    `config`, `seed` and, unless it is complete, the device and the versions of packages that decide numbers must be those of a
-    dataset that is resumed. `damaged` holds a sentence for each block file found damaged; such blocks count as missing.
+    To resume a dataset, `config` and `seed` must be the same and, unless it is complete, also the device and the versions of
+    packages that affect numbers. `damaged` has a sentence for each damaged block file; such blocks count as missing.
     """
 
     def __init__(
@@ -142,11 +142,11 @@ class DatasetWriter:
             storage.require_free_space(self.folder, sum(map(layout.num_bytes, layout.blocks)))
             storage.create_folder(self.folder)
             # A block without a manifest cannot come from an interrupted run: it belongs to something else.
-            found = sorted(file for kind in ("block", "part") for file in self.folder.glob(f"{kind}-*.safetensors"))
-            if found and not path.exists():
-                holds = f"holds {found[0].name} but no manifest.json"
+            files = sorted(file for kind in ("block", "part") for file in self.folder.glob(f"{kind}-*.safetensors"))
+            if files and not path.exists():
+                holds = f"holds {files[0].name} but no manifest.json"
                 raise InputError(f"Folder {self.folder} {holds}; use another folder.")
-            # Unless another process is faster.
+            # Another process may have written it meanwhile.
             storage.write_atomically(path, storage.canonical_json(self._manifest(None)), overwrite=False)
         manifest = _read_manifest(self.folder)
         if manifest["blocks"] is not None:
@@ -155,47 +155,47 @@ class DatasetWriter:
         if difference := first_difference({key: manifest[key] for key in self._identity}, self._identity):
             started = "was started with {} = {}, which is now {}".format(*difference)
             raise InputError(f"Dataset {self.folder} {started}; resume with the same setting or use another folder.")
-        self._digest = storage.sha256_of_json(self._identity)  # which every file records
+        self._digest = storage.sha256_of_json(self._identity)  # recorded in every file
         storage.remove_leftovers(self.folder)
         problems = self.problems()
         self.damaged = tuple(text for index, text in problems.items() if self.path(index).exists())
-        self.parts.remove(set(layout.blocks) - problems.keys())
+        self.checkpoints.remove(set(layout.blocks) - problems.keys())
         storage.require_free_space(self.folder, sum(map(layout.num_bytes, problems)))
 
     @property
-    def parts(self) -> Parts:
-        """What there is of blocks that are not complete."""
-        # The last bits of a block come from one environment, also where that of a complete dataset is not asked for.
-        return Parts(self.folder, {"dataset": self._digest, "environment": self._environment})
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints of blocks that are not complete."""
+        # All segments of a block must come from the same packages and device, even when a complete dataset is repaired.
+        return Checkpoints(self.folder, {"dataset": self._digest, "environment": self._environment})
 
     def add(self, index: int, history: History) -> None:
-        """Write one block in place of its parts; lanes beyond the layout's learners (padding) are cut off."""
-        arrays = history.part(0, self.layout.blocks.num_valid(index)).to_arrays()
+        """Write one block and remove its checkpoint; learners beyond those of the layout (padding) are cut off."""
+        arrays = history.select_learners(0, self.layout.blocks.num_valid(index)).to_arrays()
         self.layout.check(index, arrays, f"Block {index}")
         storage.write_tensors(self.path(index), arrays, self._metadata(index))
-        self.parts.remove({index})
+        self.checkpoints.remove({index})
 
     def path(self, index: int) -> Path:
         """Return the path of a block."""
         return _block_path(self.folder, index)
 
     def problem(self, index: int) -> str:
-        """Return what is wrong with a block's file, one sentence; "" if it is whole and this dataset's."""
+        """Return one sentence on what is wrong with a block's file; "" if it is complete and belongs to this dataset."""
         try:
-            is_own = storage.read_tensors(self.path(index)).metadata == self._metadata(index)
+            belongs = storage.read_tensors(self.path(index)).metadata == self._metadata(index)
         except InputError as error:
             return str(error)
-        return "" if is_own else f"File {self.path(index)} belongs to another dataset or block."
+        return "" if belongs else f"File {self.path(index)} belongs to another dataset or block."
 
     def problems(self) -> dict[int, str]:
-        """Return what is wrong with each block that cannot be used, one sentence each; reads every block file."""
+        """Return one sentence for each block that is missing or cannot be used; read every block file."""
         return {index: problem for index in self.layout.blocks if (problem := self.problem(index))}
 
     def finish(self) -> "Dataset":
         """Verify all blocks and write the manifest with their checksums."""
         if problems := self.problems():
             raise InputError(f"Dataset {self.folder} is not complete: {problems[min(problems)]}")
-        self.parts.remove()
+        self.checkpoints.remove()
         checksums = [storage.sha256_of(self.path(index)) for index in self.layout.blocks]
         before = _read_manifest(self.folder)["blocks"]
         if before is None:
@@ -214,18 +214,18 @@ class DatasetWriter:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A complete dataset; blocks are read from their files when asked for, never held all at once."""
+    """A complete dataset; blocks are read from their files on request, never all at once."""
 
     folder: Path
     layout: Layout
     config: dict[str, Any]
     seed: int
     environment: dict[str, str]
-    checksum: str  # of the manifest's content, hence of everything
+    checksum: str  # of the manifest, which has the checksums of all blocks
 
     @classmethod
     def open(cls, folder: str | Path, *, verify: bool = True) -> Self:
-        """Open a dataset; unless `verify` is false, check that every file is as it was written."""
+        """Open a dataset; unless `verify` is false, compare every file with its checksum."""
         folder = Path(folder)
         manifest = _read_manifest(folder)
         checksums, layout = manifest["blocks"], manifest["layout"]
@@ -240,11 +240,11 @@ class Dataset:
 
     @property
     def num_transitions(self) -> int:
-        """All tuples, those that `transitions` leaves out included."""
+        """The number of all transitions, including those that `transitions` leaves out."""
         return self.layout.num_learners * self.layout.num_updates * self.layout.labels
 
     def counts(self) -> Counts:
-        """Count tuples, flagged tuples, tuples with non-finite numbers and steps, in one pass over the blocks."""
+        """Count transitions and environment steps, in one pass over the blocks."""
         flagged, excluded, num_steps = 0, self.num_transitions, 0.0
         for history in self.blocks():
             excluded -= len(history.transitions(("return",)).reward)
@@ -263,12 +263,12 @@ class Dataset:
         return (self.block(index) for index in self.layout.blocks)
 
     def transitions(self, names: Sequence[str] = DEFAULT_OBSERVATION) -> Transitions:
-        """Return all usable tuples (`History.transitions`), episode after episode."""
+        """Return the usable transitions of all blocks (see `History.transitions`)."""
         return all_transitions(self.blocks(), names)
 
 
 def all_transitions(histories: Iterable[History], names: Sequence[str]) -> Transitions:
-    """Return the usable tuples of some blocks, one after the other."""
+    """Return the usable transitions of several histories, concatenated."""
     parts = [history.transitions(names) for history in histories]
     return Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
@@ -283,9 +283,9 @@ def block_checksums(folder: Path) -> dict[Path, str]:
 
 
 def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool = False) -> None:
-    """Write all tuples, one row each, non-finite ones included, to a new file; `force` replaces a plain one.
+    """Write all transitions, one per row, including non-finite ones, to a new Parquet file; `force` replaces an existing one.
 
-    Columns: `learner`, `update`, `tried` (0 for the update that was made, 1 and more for others, where there are some),
+    Columns: `learner`, `update`, `tried` (only with candidates: 0 for the update that was applied, else the candidate's number),
     `context_<name>`, the features of the dataset, `return`, `flagged`, `stepsize`, `reward`, and `next_<name>` for every
     feature, `return` and `flagged`. Several numbers of one name are a list.
     """
@@ -300,8 +300,8 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
         writer: Any = None
         first_learner = 0
         for block in whole.blocks():
-            for tried in range(whole.layout.labels):
-                columns = _columns(block, whole.layout, first_learner, tried)
+            for label in range(whole.layout.labels):
+                columns = _columns(block, whole.layout, first_learner, label)
                 table = pa.table({name: column(array) for name, array in columns.items()})
                 writer = writer or pq.ParquetWriter(file, table.schema)
                 writer.write_table(table)
@@ -316,17 +316,17 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
     write_new(path, fill, force=force)
 
 
-def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> dict[str, NDArray[Any]]:
+def _columns(block: History, layout: Layout, first_learner: int, label: int) -> dict[str, NDArray[Any]]:
     shape = (layout.num_updates, len(block.context))
     columns: dict[str, NDArray[Any]] = {
         "learner": np.broadcast_to(np.arange(first_learner, first_learner + shape[1]), shape),
         "update": np.broadcast_to(np.arange(shape[0])[:, np.newaxis], shape),
     }
     if layout.labels > 1:
-        columns["tried"] = np.full(shape, tried)
+        columns["tried"] = np.full(shape, label)
     for index, name in enumerate(layout.context_names):
         columns[f"context_{name}"] = np.broadcast_to(block.context[:, index], shape)
-    outcome = block.outcomes[tried]
+    outcome = block.outcomes[label]
     chosen, after = outcome.hyperparameters, _seen(outcome)
     before = {name: array[:-1] for name, array in _seen(block).items()}
     columns |= before | {"stepsize": chosen[:, :, 0] if layout.num_hyperparameters == 1 else chosen}
@@ -336,6 +336,6 @@ def _columns(block: History, layout: Layout, first_learner: int, tried: int) -> 
 
 
 def _seen(record: History | Outcomes) -> dict[str, NDArray[Any]]:
-    """Return what is seen of learners, by name; a feature of one number is a plain column."""
-    kept = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in record.features.items()}
-    return {**kept, "return": record.mean_return, "flagged": record.flagged}
+    """Return features, returns and flags by name; a feature of size 1 loses its last axis."""
+    columns = {name: array[:, :, 0] if array.shape[2] == 1 else array for name, array in record.features.items()}
+    return {**columns, "return": record.mean_return, "flagged": record.flagged}

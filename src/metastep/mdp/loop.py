@@ -1,6 +1,6 @@
-"""The one loop that collection, validation, tuning and test share: a controller proposes, the rule applies.
+"""The loop that collection, validation, tuning and test share: a controller proposes hyperparameters, the rule applies them.
 
-A block that takes long is kept in parts on disk.
+A block that takes long is run in segments, with checkpoints on disk from which it can be resumed.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -18,15 +18,15 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.mdp import Learners, MetaMDP, Tasks
 from metastep.mdp.controller import Controller, ControllerState
-from metastep.mdp.history import History, Outcomes, from_arrays, joined
+from metastep.mdp.history import History, Outcomes, concatenate, from_arrays
 
 
-class Stretch(NamedTuple):
-    """Where to go on after some updates, and their piece of the history."""
+class Segment(NamedTuple):
+    """The result of some consecutive updates of a block."""
 
-    learners: Learners
+    learners: Learners  # after the last update, like the state
     state: ControllerState
-    piece: History
+    history: History  # of these updates only
 
 
 def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> dict[str, Any]:
@@ -38,11 +38,11 @@ def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> dict[s
     }
 
 
-def _stacked(trees: Sequence[Any]) -> Any:
+def _stack(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def following(
+def update_steps(
     mdp: MetaMDP,
     controller: Controller,
     learners: Learners,
@@ -51,132 +51,143 @@ def following(
     *,
     from_start: bool,
     record: Sequence[str] = (),
-    tries: int = 0,
-) -> Generator[Array, Learners, Stretch]:
-    """Yield the hyperparameters of each of `num_updates` more updates, and receive the learners after it."""
-    # From the start, the state before them is recorded, too, with the features that `record` names; `tries` others are tried.
-    snapshots, proposals, tried = [_snapshot(mdp, learners, record)] if from_start else [], [], []
+    num_candidates: int = 0,
+) -> Generator[Array, Learners, Segment]:
+    """Yield the hyperparameters of each of `num_updates` updates; the caller applies them and sends the learners after each.
+
+    The history has the features that `record` names and, if `from_start`, the state before the first update. Before each update,
+    `num_candidates` further updates are evaluated from the same state and recorded, but not applied.
+    """
+    snapshots, proposals, candidate_outcomes = [_snapshot(mdp, learners, record)] if from_start else [], [], []
     for _ in range(num_updates):
-        attempts = controller.attempts(mdp, learners, tries) if tries else []
-        outcomes = [_snapshot(mdp, mdp.advance(learners, attempt), record) for attempt in attempts]
-        tried.append([{"hyperparameters": a, **found} for a, found in zip(attempts, outcomes, strict=True)])
+        candidates = controller.candidates(mdp, learners, num_candidates) if num_candidates else []
+        outcomes = [_snapshot(mdp, mdp.advance(learners, candidate), record) for candidate in candidates]
+        candidate_outcomes.append([{"hyperparameters": c, **o} for c, o in zip(candidates, outcomes, strict=True)])
         hyperparameters = controller.propose(state, learners)
         after = yield hyperparameters
         state = controller.observe(state, learners, hyperparameters, after)
         learners = after
         snapshots.append(_snapshot(mdp, learners, record))
         proposals.append(hyperparameters)
-    # One transfer at the end: the device never waits for the host in between.
-    snapshots, proposals, tried, context = jax.device_get((snapshots, proposals, tried, learners.context))
-    others = Outcomes(**_stacked([_stacked(moment) for moment in tried])) if tries else None
+    # One transfer at the end, so that the device never waits for the host in between.
+    on_device = snapshots, proposals, candidate_outcomes, learners.context
+    snapshots, proposals, candidate_outcomes, context = jax.device_get(on_device)
+    recorded = Outcomes(**_stack([_stack(outcomes) for outcomes in candidate_outcomes])) if num_candidates else None
     chosen = np.stack(proposals).astype(np.float32)
-    piece = History(context=context, hyperparameters=chosen, tried=others, **_stacked(snapshots))
-    return Stretch(learners, state, piece)
+    history = History(context=context, hyperparameters=chosen, candidates=recorded, **_stack(snapshots))
+    return Segment(learners, state, history)
 
 
-Advance = Callable[[Sequence[Learners], Sequence[Array]], Sequence[Learners]]  # one update of each of some blocks
+Advance = Callable[
+    [Sequence[Learners], Sequence[Array]], Sequence[Learners]
+]  # applies one update to each of several blocks
 
 
 def in_lockstep(
-    courses: Sequence[Generator[Array, Learners, Stretch]],
+    loops: Sequence[Generator[Array, Learners, Segment]],
     blocks: Sequence[Learners],
     advance: Advance,
     on_update: Callable[[], object] = lambda: None,
-) -> list[Stretch]:
-    """Let blocks make equally many updates together, each as its `following` says, and call `on_update` after each."""
-    chosen, ends = [next(course) for course in courses], list[Stretch]()
-    while not ends:
+) -> list[Segment]:
+    """Run one `update_steps` generator per block, one update of all blocks at a time; call `on_update` after each update."""
+    chosen, segments = [next(loop) for loop in loops], list[Segment]()
+    while not segments:  # all loops have equally many updates
         blocks, chosen = advance(blocks, chosen), []
         on_update()
-        for course, learners in zip(courses, blocks, strict=True):
+        for loop, learners in zip(loops, blocks, strict=True):
             try:
-                chosen.append(course.send(learners))
+                chosen.append(loop.send(learners))
             except StopIteration as end:
-                ends.append(end.value)
-    return ends
+                segments.append(end.value)
+    return segments
 
 
-def follow(
+def run_updates(
     mdp: MetaMDP, controller: Controller, learners: Learners, state: ControllerState, num_updates: int, **options: Any
-) -> Stretch:
-    """Let one block make `num_updates` more updates; the options are those of `following`."""
-    course = following(mdp, controller, learners, state, num_updates, **options)
-    return in_lockstep([course], [learners], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])])[0]
+) -> Segment:
+    """Apply `num_updates` updates to one block; the options are those of `update_steps`."""
+    loop = update_steps(mdp, controller, learners, state, num_updates, **options)
+    return in_lockstep([loop], [learners], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])])[0]
 
 
-class Growth(NamedTuple):
-    """A block after some updates: the history so far, and the learners to go on with."""
+class Checkpoint(NamedTuple):
+    """A block after some updates: the histories of its segments so far, and the learners to continue with."""
 
     updates: int
-    pieces: tuple[History, ...]
+    histories: tuple[History, ...]
     learners: Learners
 
 
-def grow(
+def run_segments(
     mdp: MetaMDP,
     controller: Controller,
     tasks: Tasks,
     num_updates: int,
     *,
-    stretch: int,
-    begun: Growth | None = None,
+    updates_per_segment: int,
+    checkpoint: Checkpoint | None = None,
     **options: Any,
-) -> Iterator[Growth]:
-    """Let a block make `num_updates` updates in all, or go on where a memoryless one has `begun`; yield every `stretch`."""
-    updates, pieces, learners = begun or Growth(0, (), mdp.begin(tasks))
+) -> Iterator[Checkpoint]:
+    """Apply updates to a block until it has `num_updates`, and yield a checkpoint after each segment.
+
+    With a memoryless controller, the block may continue from an earlier `checkpoint`. Options are those of `update_steps`.
+    """
+    updates, histories, learners = checkpoint or Checkpoint(0, (), mdp.begin(tasks))
     state = controller.init(mdp, learners)
     while updates < num_updates:
-        count = min(stretch, num_updates - updates)
-        learners, state, piece = follow(mdp, controller, learners, state, count, from_start=updates == 0, **options)
-        updates, pieces = updates + count, (*pieces, piece)
-        yield Growth(updates, pieces, learners)
+        count = min(updates_per_segment, num_updates - updates)
+        segment = run_updates(mdp, controller, learners, state, count, from_start=updates == 0, **options)
+        learners, state, history = segment
+        updates, histories = updates + count, (*histories, history)
+        yield Checkpoint(updates, histories, learners)
 
 
-_PIECE, _LEARNERS = "piece.", "learners."
+_HISTORY, _LEARNERS = "piece.", "learners."  # prefixes of the arrays in a file
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What there is of unfinished blocks in a folder, so that a stopped collection loses seconds and not a block.
+class Checkpoints:
+    """The last checkpoint of every unfinished block in a folder, so that a stopped collection loses seconds and not a block.
 
-        folder/part-00000.safetensors   block 0 up to some update, and what is needed to go on
+        folder/part-00000.safetensors   the checkpoint of block 0
 
-    A part replaces the one before it, and is removed once the block itself is written.
+    A checkpoint replaces the block's earlier one, and is removed once the block itself is written.
     """
 
     folder: Path
-    identity: Mapping[str, Any]  # recorded in every part; parts of another identity are not used
+    identity: Mapping[str, Any]  # recorded in every file; files with another identity are not used
 
     def path(self, block: int) -> Path:
-        """Return the path of a block's part."""
+        """Return the path of a block's checkpoint."""
         return self.folder / f"part-{block:05d}.safetensors"
 
-    def write(self, block: int, growth: Growth) -> None:
-        """Write a block as it is now."""
-        # All of the estimate is kept although the episodes could be simulated again: a program compiled for that could differ
+    def write(self, block: int, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint of a block."""
+        # The whole estimate is kept, although the episodes could be simulated again: a program compiled for that could differ
         # from the loop's in the last bits.
-        arrays = {f"{_PIECE}{name}": array for name, array in joined(growth.pieces).to_arrays().items()}
-        arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(growth.learners._replace(key=None)).items()}
-        storage.write_tensors(self.path(block), arrays, {**self.identity, "block": block, "updates": growth.updates})
+        arrays = {f"{_HISTORY}{name}": array for name, array in concatenate(checkpoint.histories).to_arrays().items()}
+        arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(checkpoint.learners._replace(key=None)).items()}
+        metadata = {**self.identity, "block": block, "updates": checkpoint.updates}
+        storage.write_tensors(self.path(block), arrays, metadata)
 
-    def take_up(self, block: int, mdp: MetaMDP, tasks: Tasks) -> tuple[Growth | None, str | None]:
-        """Return a block where its part ends, and what is wrong with the part, if anything; then it is removed."""
+    def load(self, block: int, mdp: MetaMDP, tasks: Tasks) -> tuple[Checkpoint | None, str | None]:
+        """Return a block's checkpoint, or None and what is wrong with its file, if there is one; such a file is removed."""
         path = self.path(block)
         if not path.exists():
             return None, None
-        like = mdp.begin(tasks)._replace(key=None)  # learners of the same form
-        kinds = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(like).items()}
+        template = mdp.begin(tasks)._replace(key=None)  # learners with the expected shapes
+        expected = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(template).items()}
         problem = f"File {path} does not hold what this version keeps."
         try:
             arrays, metadata = storage.read_tensors(path)
-            of_piece = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_PIECE)}
+            recorded = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_HISTORY)}
             if {**metadata, "updates": 0} != {**self.identity, "block": block, "updates": 0}:
                 problem = f"File {path} is of another dataset or block."
-            elif {name: (array.shape, array.dtype) for name, array in arrays.items()} == kinds:
-                piece = from_arrays({name.removeprefix(_PIECE): array for name, array in of_piece.items()})
-                leaves = [jnp.array(arrays[name]) for name in kinds]
-                kept: Learners = jax.tree.unflatten(jax.tree.structure(like), leaves)
-                return Growth(len(piece.hyperparameters), (piece,), kept._replace(key=tasks.key)), None
+            elif {name: (array.shape, array.dtype) for name, array in arrays.items()} == expected:
+                history = from_arrays({name.removeprefix(_HISTORY): array for name, array in recorded.items()})
+                leaves = [jnp.array(arrays[name]) for name in expected]
+                learners: Learners = jax.tree.unflatten(jax.tree.structure(template), leaves)
+                return Checkpoint(len(history.hyperparameters), (history,), learners._replace(key=tasks.key)), None
         except TypeError:
             pass  # other arrays than those of a history
         except InputError as error:
@@ -185,13 +196,13 @@ class Parts:
         return None, problem
 
     def remove(self, blocks: Collection[int] | None = None) -> None:
-        """Remove the parts of some blocks, or all parts; another process may have removed them."""
+        """Remove the checkpoints of some blocks, by default of all; another process may have removed them."""
         for path in self.folder.glob("part-*.safetensors") if blocks is None else map(self.path, blocks):
             with storage.translate_os_errors(f"File {path} cannot be removed"):
                 path.unlink(missing_ok=True)
 
 
-def _leaves(tree: Any) -> dict[str, Array]:
-    """Return every array of learners without key, in the tree's order, by a name like learners.estimate.gradient."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
+def _leaves(learners: Any) -> dict[str, Array]:
+    """Return all arrays of learners without a key, in the tree's order, by names like learners.estimate.gradient."""
+    leaves = jax.tree_util.tree_leaves_with_path(learners)
     return {_LEARNERS + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

@@ -22,8 +22,8 @@ from metastep._core.errors import InputError
 from metastep._core.settings import Count, Positive, Several, check_fields
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.loop import follow
-from metastep.mdp.runs import BlockRun, Plan, carry_out
+from metastep.mdp.loop import run_updates
+from metastep.mdp.runs import BlockRun, Plan, run_plans
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
@@ -61,6 +61,7 @@ class Search:
         validate_every: generations after which the mean is judged on the validation tasks.
         block_size: pairs simulated together; by default those of the meta-MDP.
         families_at_once: families of one generation, which take turns; by default all of them.
+        model: a searched model to begin from: the name of one of the library's, a file or a run.
     """
 
     strategy: Strategy = "open-es"
@@ -77,6 +78,7 @@ class Search:
     validate_every: Count = 5
     block_size: Count | None = None
     families_at_once: Count | None = None
+    model: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self, "search")
@@ -177,8 +179,8 @@ def observed(
     """Return the features of one block of learners at all updates where all are finite: (rows, columns)."""
     learners = mdp.begin(mdp.tasks(seed, stream, 0))
     state = controller.init(mdp, learners)
-    piece = follow(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).piece
-    found = piece.observe(names)[:-1]
+    history = run_updates(mdp, controller, learners, state, mdp.budget, from_start=True, record=names).history
+    found = history.observe(names)[:-1]
     found = found[np.isfinite(found).all(axis=-1)]
     if not len(found):
         raise InputError(f"search: no learner on {mdp.env.name} has finite features; look at the ranges of choices.")
@@ -217,7 +219,7 @@ def make_strategy(search: Search, num_weights: int) -> tuple[Any, Any]:
     return made, made.default_params.replace(std_init=deviation)
 
 
-def score(mean_return: NDArray[np.float32], objective: Objective) -> NDArray[np.float64]:
+def score(mean_return: NDArray[np.floating[Any]], objective: Objective) -> NDArray[np.float64]:
     """Return what is maximised of returns (T+1, ...), time first; minus infinity where one is not finite."""
     returns = mean_return[1:].astype(np.float64)
     returns = returns if objective == "auc" else returns[-max(1, len(returns) // 10) :]
@@ -273,7 +275,7 @@ def search_levels(
             network = network_of(level, search, families, seed, simpler)
             start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
         how: Any = {"seed": seed, "num_validation": num_validation, "files": files, **judged}
-        course = carry_out([searching(families, search, start, **how)], advance)[0]
+        course = run_plans([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (start.network, course), Start(start.network, course.branch, course.branch_steps)
     return found
 
