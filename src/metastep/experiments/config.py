@@ -120,9 +120,8 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> Any:
     with suppress(KeyError, TypeError):  # what is no table is refused later
         wanted, quick = data["compare"]["methods"], below["quick"]["compare"]
         tables, settings = _tables(wanted), _by_name(quick["methods"])
-        if (
-            settings and isinstance(wanted, list) and tables != wanted
-        ):  # the file says which methods to compare, at either scale
+        # The file says which methods to compare, at either scale.
+        if settings and isinstance(wanted, list) and tables != wanted:
             quick["methods"] = [settings[entry["name"]] for entry in tables or () if entry["name"] in settings]
     return _merged(below, data)
 
