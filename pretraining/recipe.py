@@ -151,12 +151,12 @@ def train(folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Tracker)
         population = {name: plan.mdp(name, twins=2) for name in plan.search}
         judges = {name: plan.mdp(name) for name in plan.selection}
         tuned = judges | {name: population[name] for name in [*population][:: plan.tuned_every]}
-        with Ahead((tuned | population).values()):
+        with Ahead((tuned | population).values()) as ahead:
             scores = tune_rates(folder, tuned, plan, seed, clock, tracker)
             universal = rates.universal_rate(scores)
             references = {name: rates.reference(scores[name], universal) for name in judges}
             held_out: list[HeldOut] = [(mdp, *references[name]) for name, mdp in judges.items()]
-            found = search_levels(folder, [*population.values()], plan, seed, held_out, clock, tracker)
+            found = search_levels(folder, [*population.values()], plan, seed, held_out, ahead, clock, tracker)
             shares = judge(folder, found, judges, references, seed, clock, tracker)
             level, levels = select(shares)
             model = model_of(found[level], population, judges, seed, levels)
@@ -198,6 +198,7 @@ def search_levels(
     plan: Plan,
     seed: int,
     held_out: Sequence[HeldOut],
+    ahead: Ahead,
     clock: Clock,
     tracker: Tracker,
 ) -> Found:
@@ -219,7 +220,7 @@ def search_levels(
     with tracker.stage("search", sum(left), "blocks") as stage:
         how: Any = {"advance": partial(with_clock, stage, clock), "held_out": held_out, "units": rates.task_units}
         return evolution.search_levels(
-            population, search, seed=seed, num_validation=half, files=Files(begun, keep), **how
+            population, search, seed=seed, num_validation=half, files=Files(begun, keep, ahead.prepare), **how
         )
 
 
@@ -237,7 +238,9 @@ def judge(
         cases = [(level, name) for level in found for name in judges]
 
         def plan() -> Any:
-            ran = yield [block_of(judges[name], Searched(*_best(found[level])), seed) for level, name in cases]
+            ran = yield [
+                block_of(judges[name], _for_all(judges[name], *_best(found[level])), seed) for level, name in cases
+            ]
             return [
                 rates.finite(rates.curve_scores(one, judges[name])) for one, (_, name) in zip(ran, cases, strict=True)
             ]
@@ -254,6 +257,11 @@ def judge(
 
 def _best(found: tuple[Network, Course]) -> tuple[Network, NDArray[np.float32]]:
     return found[0], found[1].best
+
+
+def _for_all(mdp: ActorCriticMDP, network: Network, weights: NDArray[np.float32]) -> Searched:
+    """Return a controller with weights for every learner of a block, as a search has it, to be the same program."""
+    return Searched(network, np.tile(weights, (mdp.block_size, 1)))
 
 
 def block_of(mdp: ActorCriticMDP, controller: Any, seed: int, stream: Stream = Stream.VALIDATION) -> BlockRun:

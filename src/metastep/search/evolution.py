@@ -246,6 +246,7 @@ class Files(NamedTuple):
 
     begun: Callable[[Level, Any], Course | None] = lambda *_: None  # where it goes on, given a state of the right form
     keep: Callable[[Level, Course], object] = lambda *_: None  # called with every generation's course
+    prepare: Callable[[Network], object] = lambda _: None  # called with the form of a level before its search
 
 
 _NO_FILES = Files()
@@ -274,6 +275,7 @@ def search_levels(
         else:
             network = network_of(level, search, families, seed, simpler)
             start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
+        files.prepare(start.network)
         how: Any = {"seed": seed, "num_validation": num_validation, "files": files, **judged}
         course = run_plans([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (start.network, course), Start(start.network, course.branch, course.branch_steps)
