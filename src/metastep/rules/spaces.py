@@ -243,7 +243,7 @@ Space = HyperparameterSpace | MenuSpace
 """What a controller may propose for an update."""
 
 
-def usual_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
+def default_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
     """Return the values of a rule's own fields by name, for coordinates that are fields; one that is None has the largest."""
     largest = {name: high for name, high in zip(space.names, space.high, strict=True) if hasattr(rule, name)}
     fields = ((name, getattr(rule, name), high) for name, high in largest.items())

@@ -24,7 +24,7 @@ from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import run_updates
 from metastep.mdp.runs import BlockRun, Plan, run_plans
-from metastep.rules.spaces import HyperparameterSpace, usual_values
+from metastep.rules.spaces import HyperparameterSpace, default_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
 
@@ -123,7 +123,7 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
     assert isinstance(space, HyperparameterSpace)
     if unknown := [name for name in given if name not in space.names]:
         raise InputError(f"search.start: {unknown[0]!r} is not chosen here, allowed are {', '.join(space.names)}.")
-    known, found = usual_values(mdp.rule, space) | given, []
+    known, found = default_values(mdp.rule, space) | given, []
     for name, bounds in zip(space.names, space.ranges, strict=True):
         if name in given and not bounds.low <= given[name] <= bounds.high:
             raise InputError(f"search.start.{name}: {given[name]:g} must be from {bounds.low:g} to {bounds.high:g}.")
