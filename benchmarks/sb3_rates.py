@@ -16,24 +16,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import warnings
 from argparse import Namespace
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections.abc import Callable
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from rich.progress import track
 from scipy import stats
 
 import shared
 from common import timed
+from pretraining.sb3 import Curve, fingerprint_of, run_all, workers
 
 FAMILIES = {
     "pendulum": "Pendulum-v1",
@@ -153,14 +149,6 @@ def loop_of(family: str, loop: str) -> Loop:
     return Loop(space, rollout.horizon, rollout.hold, int(rollout.num_envs or 1), settings)
 
 
-@cache
-def fingerprint_of(model: str) -> str:
-    """Return what distinguishes a model from another one of its name."""
-    from metastep.integrations.rates import rate_model
-
-    return rate_model(model).fingerprint if model else ""
-
-
 def environments(family: str, loop: Loop, seed: int) -> Any:
     """Return the environments of the variant that a seed draws, side by side."""
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
@@ -172,34 +160,6 @@ def environments(family: str, loop: Loop, seed: int) -> Any:
         return Held(env, loop.hold) if loop.hold > 1 else env
 
     return VecMonitor(DummyVecEnv([make] * loop.num_envs))
-
-
-def curve_class() -> Any:
-    """Return a callback that records the return of every rollout; its base is imported only where something is trained."""
-    from stable_baselines3.common.callbacks import BaseCallback
-
-    class Curve(BaseCallback):
-        """Record the mean of the last episodes of every environment, or of what it has paid so far."""
-
-        def __init__(self, num_envs: int, episodes: int = 1) -> None:
-            super().__init__()
-            self.curve: list[float] = []
-            self.returns = [deque(maxlen=episodes) for _ in range(num_envs)]
-            self.paid = np.zeros(num_envs)
-
-        def _on_step(self) -> bool:
-            self.paid += self.locals["rewards"]
-            for lane, info in enumerate(self.locals["infos"]):
-                if "episode" in info:
-                    self.returns[lane].append(float(info["episode"]["r"]))
-                    self.paid[lane] = 0.0
-            return True
-
-        def _on_rollout_end(self) -> None:
-            pairs = zip(self.returns, self.paid, strict=True)
-            self.curve.append(float(np.mean([np.mean(returns) if returns else paid for returns, paid in pairs])))
-
-    return Curve
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -215,7 +175,7 @@ def run(job: Job) -> dict[str, Any]:
     loop = loop_of(job.family, job.loop)
     num_envs = loop.num_envs
 
-    class Watch(curve_class()):
+    class Watch(Curve):
         """Record the curve, and let rates follow a divergence."""
 
         def _on_rollout_end(self) -> None:
@@ -265,42 +225,6 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():.4g} [{low:.4g}, {high:.4g}]"
 
 
-def run_all(
-    jobs: Sequence[Any],
-    kept: Path,
-    pool: Any,
-    work: Callable[[Any], dict[str, Any]] | None = None,
-    seconds: float = np.inf,
-) -> list[dict[str, Any]]:
-    """Return the records of all jobs in their order; those that the file `kept` holds are not run again.
-
-    `work` runs one job, `run` by default. After some seconds no further job is begun, and TimeoutError says what is left.
-    """
-    work, kind, since = work or run, type(jobs[0]), time.monotonic()
-    text = kept.read_text() if kept.exists() else ""
-    *lines, last = text.split("\n")
-    found = {kind(*(record.get(name) for name in kind._fields)): record for record in map(json.loads, lines)}
-    missing = [job for job in dict.fromkeys(jobs) if job not in found]
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    if missing and seconds <= 0.0:
-        raise TimeoutError(f"{len(missing)} runs are left; call again with the same options to go on.")
-    with kept.open("a") as file:
-        if last:  # a run that was stopped while its line was written
-            file.truncate(len(text) - len(last))
-        futures = {pool.submit(work, job): job for job in missing}
-        for future in track(as_completed(futures), f"{len(missing)} runs", total=len(missing), console=shared.console):
-            if future.cancelled():
-                continue
-            found[futures[future]] = future.result()
-            print(json.dumps(found[futures[future]]), file=file, flush=True)
-            if time.monotonic() - since > seconds:
-                for waiting in futures:
-                    waiting.cancel()  # those that run are awaited
-    if left := sum(job not in found for job in missing):
-        raise TimeoutError(f"{left} runs are left; call again with the same options to go on.")
-    return [found[job] for job in jobs]
-
-
 def main() -> None:
     parser = shared.parser_of(__doc__)
     parser.add_argument("--model", default="", help="name or file; without it only the rates in use are run")
@@ -325,11 +249,8 @@ def main() -> None:
         vars(asked).update(small)
         grids = {"divergence": [USUAL["divergence"]]}
     kept = asked.kept or asked.out / "sb3-rates.jsonl"
-    # The smallest size does without another process that imports everything.
-    with (
-        ThreadPoolExecutor(1) if asked.smoke else ProcessPoolExecutor(asked.jobs, mp_context=get_context("spawn"))
-    ) as pool:
-        compare(asked, grids, lambda jobs: run_all(jobs, kept, pool))
+    with workers(asked.jobs) as pool:
+        compare(asked, grids, lambda jobs: run_all(jobs, kept, pool, run, console=shared.console))
 
 
 def compare(asked: Namespace, grids: dict[str, Any], runs: Callable[[list[Job]], list[dict[str, Any]]]) -> None:

@@ -21,9 +21,7 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +29,8 @@ import numpy as np
 
 import shared
 from common import timed
-from sb3_rates import FAMILIES, USUAL_RATE, Loop, curve_class, environments, interval, run_all
+from pretraining.sb3 import Curve, fingerprint_of, run_all, workers
+from sb3_rates import FAMILIES, USUAL_RATE, Loop, environments, interval
 
 RATES = (3e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 SCHEDULES = ("constant rate", "linear rate")
@@ -73,14 +72,6 @@ def loop_of(family: str) -> tuple[Loop, int]:
     return loop, config.compare.num_updates
 
 
-@cache
-def fingerprint_of(model: str) -> str:
-    """Return what distinguishes a model from another one of its name."""
-    from metastep.search import load_model
-
-    return load_model(model).fingerprint if model else ""
-
-
 def run(job: Job) -> dict[str, Any]:
     """Train once."""
     warnings.simplefilter("ignore")
@@ -96,7 +87,7 @@ def run(job: Job) -> dict[str, Any]:
     first = (lambda left: job.rate * left) if job.method == "linear rate" else job.rate or USUAL_RATE
     envs = environments(job.family, loop, job.seed)
     agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
-    watch, callbacks = curve_class()(loop.num_envs), []
+    watch, callbacks = Curve(loop.num_envs), []
     if job.model:
         callbacks.append(LearnedUpdate(job.model))
     steps = job.updates * loop.num_envs * agent.n_steps
@@ -242,12 +233,11 @@ def main() -> None:
             if not Path(file).exists():
                 sys.exit(f"--models: {file} does not exist; search it first, or name other --families or --levels.")
     kept, left = asked.kept or asked.out / "sb3-update.jsonl", 60.0 * asked.minutes
-    many: Any = partial(ProcessPoolExecutor, asked.jobs, mp_context=get_context("spawn"))
-    with ThreadPoolExecutor(1) if asked.jobs == 1 else many() as pool:
+    with workers(asked.jobs) as pool:
 
         def runs(jobs: list[Job]) -> list[dict[str, Any]]:
             nonlocal left
-            found, took = timed(partial(run_all, jobs, kept, pool, run, left))
+            found, took = timed(partial(run_all, jobs, kept, pool, run, left, shared.console))
             left -= took.wall
             return found
 

@@ -59,7 +59,7 @@ _SEEDS = (
 )
 _OVER_SEEDS = (
     "Each seed has data, models, tuning and test tasks of its own. The interval is a hierarchical bootstrap: tasks are resampled "
-    "within seeds, and the error between seeds is drawn from Student's t."
+    "within seeds, and the error between seeds is drawn from Student's t. The verdict follows from the interval alone."
 )
 _HEADER = ("id", "environment", "claim", "measured effect [95 % interval]", "n", "verdict", "command")
 

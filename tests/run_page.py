@@ -45,7 +45,7 @@ def follow(words: list[str]) -> None:
     """Parse a command and build its configuration."""
     words, target = (words[:-2], words[-1]) if words[-2:-1] == [">"] else (words, None)
     given = parameters(words)
-    source, overrides = given.get("preset"), given.get("overrides") or []
+    source, overrides = given.get("source", given.get("preset")), given.get("overrides") or []
     modules = re.findall(r"(\w+):\w", " ".join(overrides))
     known = source in config.list_presets() or (source is not None and Path(source).exists())
     if not known or not all(Path(f"{module}.py").exists() for module in modules):

@@ -45,18 +45,21 @@ def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch)
 
     made, one_by_one = [], ThreadPoolExecutor(1)
 
-    monkeypatch.setattr(sb3_rates, "run", lambda job: made.append(job) or {"score": len(made), **job._asdict()})
+    def run(job):
+        made.append(job)
+        return {"score": len(made), **job._asdict()}
+
     loop = sb3_rates.loop_of("pendulum", "preset")
     others = [sb3_rates.loop_of("pendulum", "default"), loop._replace(hold=2), loop._replace(horizon=7)]
     others += [loop._replace(settings=loop.settings | {"n_epochs": 99}), sb3_rates.loop_of("acrobot", "preset")]
     assert len({each.digest for each in (loop, *others)}) == 6
     job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "ppo-classic", "preset", 30, "first fit", loop.digest)
     kept = tmp_path / "kept.jsonl"
-    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, one_by_one)] == [1, 1]
+    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, one_by_one, run)] == [1, 1]
     with kept.open("a") as file:
         file.write('{"score": 7, "fam')  # stopped
     refitted, changed = job._replace(fingerprint="second fit"), job._replace(digest="another preset")
-    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, one_by_one)] == [1, 2, 3]
+    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, one_by_one, run)] == [1, 2, 3]
     assert made == [job, refitted, changed]
     assert sorted(json.loads(line)["score"] for line in kept.read_text().splitlines()) == [1, 2, 3]
 

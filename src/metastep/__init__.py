@@ -1,6 +1,6 @@
 """metastep learns how policy gradients should be updated: the step size of every update, over families of related tasks.
 
-What stands here is imported when it is first used, so that `import metastep` costs next to nothing.
+The public names are imported when they are first used, so that `import metastep` costs next to nothing.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metastep import controllers, envs, evaluation, features, policies, report, rules, testing
     from metastep._core.errors import InputError
+    from metastep._core.logs import CSVLog
     from metastep._core.progress import Tracker
     from metastep.envs import make_env
     from metastep.evaluation import Comparison, Method, MethodSpec, compare, tune
@@ -37,6 +38,7 @@ _HOMES = {
     name: module
     for module, names in {
         "_core.errors": "InputError",
+        "_core.logs": "CSVLog",
         "_core.progress": "Tracker",
         "envs": "make_env",
         "evaluation": "Comparison Method MethodSpec compare tune",
@@ -57,7 +59,7 @@ __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "Me
 __all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "SearchedModel", "Stepper", "Tracker", "__version__"]
 __all__ += ["compare", "load", "load_comparison", "load_experiment", "load_model", "make_env", "run", "tune"]
 __all__ += ["baselines", "controllers", "envs", "evaluation", "features", "policies", "regressors", "report", "rules"]
-__all__ += ["testing"]
+__all__ += ["CSVLog", "testing"]
 
 
 def __getattr__(name: str) -> Any:

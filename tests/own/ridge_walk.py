@@ -1,4 +1,4 @@
-"""One part of every kind, from outside the package; `ridge_walk.toml` and `ppo_walk.toml` name them all."""
+"""One part of every kind, from outside the package; `ridge_walk.toml` names them all."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -45,15 +45,6 @@ class Slope(metastep.features.Feature):
         return seen.xp.sum(seen.xp.abs(seen["gradient"]), axis=-1)
 
 
-class Certainty(metastep.features.Feature):
-    """For PPO."""
-
-    name, needs = "certainty", ("entropy", "approx_kl")
-
-    def __call__(self, seen):
-        return seen["approx_kl"] - seen["entropy"]
-
-
 @dataclass(frozen=True, eq=False)
 class Halving(metastep.controllers.Controller):
     first: float
@@ -78,7 +69,6 @@ metastep.envs.register("walk", Walk, label="Walk")
 metastep.policies.register("small-linear", partial(metastep.policies.LinearGaussian, sigma=0.3))
 metastep.rules.register("sign", SignAscent, label="sign ascent")
 metastep.features.register("slope", Slope)
-metastep.features.register("certainty", Certainty)
 metastep.controllers.register("halving", Halving)
 metastep.regressors.register("bagged", Bagged)
 halving = partial(metastep.MethodSpec, controller="halving", grid={"first": (0.1, 0.3)})

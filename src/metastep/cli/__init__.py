@@ -38,7 +38,9 @@ def _start(
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = None,
     overrides: frame.SetOption = None,
     tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A run with training data of the same settings, to use it.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Reuse the training data of this run, whose settings must agree.")
+    ] = None,
     yes: frame.YesOption = False,
     allow_imports: frame.ImportsOption = False,
 ) -> Any:
@@ -52,8 +54,7 @@ def _start(
             raise InputError(f"{stage}: {source} is a run, whose settings stay; give neither --out nor other settings.")
         return _open(Path(source), allow_imports)
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale] if scale else [])])
-    collects = stage == "collect"
-    return start_run(source, scale, path, command=this_command(), anyway=yes, collects=collects, **settings)
+    return start_run(source, scale, path, command=this_command(), anyway=yes, stage=stage, **settings)
 
 
 def _finish(opened: Any, terminal: Any) -> None:
@@ -135,10 +136,7 @@ def _show_validation(name: str, model: Any) -> None:
 @with_options_of(_start, "opened", stage="search")
 def search(terminal: Any, opened: Any) -> None:
     """Search the controllers of an experiment, and select what they react to. A stopped search resumes."""
-    searched = [name for name in opened.models_needed if opened.of_model(name).config.learner == "search"]
-    if not searched:
-        raise InputError(f'search: no method of {opened.path} follows a model with `learner = "search"`.')
-    for name in searched:
+    for name in opened.require_searched():
         model = opened.learn(name, tracker=terminal)
         _show_validation(name, model)
         print(f"{opened.of_model(name).model_file}: {model.record.search_steps:.3g} environment steps")
@@ -174,6 +172,8 @@ def export(
 
     if parquet is None and minari is None:
         raise InputError("export: nothing to do, give --parquet FILE or --minari NAME.")
+    if parquet is None and force:
+        raise InputError("export: --force replaces a Parquet file; remove a Minari dataset with `minari delete NAME`.")
     data = Run.open(folder).dataset
     if parquet is not None:
         to_parquet(data, parquet, force=force)
@@ -255,7 +255,7 @@ def envs() -> None:
 def learn(
     model: Annotated[str, typer.Argument(help="A model of the library (see `metastep models`), a file or a run.")],
     task: Annotated[str, typer.Option(help=frame.TASK_HELP)] = "",
-    family: Annotated[str, typer.Option(help="Of the task; to be named where the model was fitted on several.")] = "",
+    family: Annotated[str, typer.Option(help="Family of the task, needed for a model of several families.")] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
     updates: Annotated[int | None, typer.Option(help="Updates to make; default: as in its experiment.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,

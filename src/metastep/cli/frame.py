@@ -25,16 +25,15 @@ _AT_THE_END = ExitStack()  # what to close when a verb ends
 # Options and arguments that several verbs share.
 Scale = Literal["quick", "full"]
 PresetArgument = Annotated[str, typer.Argument(help="A preset (see `metastep envs`) or the path of a .toml file.")]
-_SCALE_HELP = "full: the file as it is (presets: the paper's settings); quick, if it has such a table: with that."
+_SCALE_HELP = "full: the settings as they are; quick: with those of the table [quick], the default where there is one."
 ScaleOption = Annotated[Scale | None, typer.Option(help=_SCALE_HELP)]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value.")]
 _DEVICE_HELP = "Simulate on the CPU or on a GPU; default: what JAX finds."
 DeviceOption = Annotated[Literal["cpu", "gpu"] | None, typer.Option(help=_DEVICE_HELP)]
 CoresOption = Annotated[int | None, typer.Option(help="Processors to use; default: all. Changes no result.", min=1)]
-_WORKERS_HELP = "Start so many processes that do the work (Dask); they share the cores, and take a GPU each."
+_WORKERS_HELP = "Number of worker processes to start (Dask). They share the cores, and take a GPU each."
 _SCHEDULER_HELP = "Address of a Dask scheduler whose workers do the work, like tls://10.0.0.1:8786."
-_TLS_HELP = "PEM file for --scheduler tls://...; authority, certificate and key must be given together."
-TLSOption = Annotated[Path | None, typer.Option(help=_TLS_HELP)]
+_TLS_HELP = "PEM file of the {} for --scheduler tls://...; needs the other two as well."
 FolderArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file where there is one.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
@@ -45,6 +44,11 @@ TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its
 
 class Program(TyperGroup):
     """Verbs that answer bad input with one sentence and exit code 2, and Ctrl-C with how to resume."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in ("reproduce", "results") and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command '{args[0]}': in a checkout of the repository, run `python -m paper {args[0]}`.")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -95,9 +99,9 @@ def watch(
     cores: CoresOption = None,
     workers: Annotated[int | None, typer.Option(help=_WORKERS_HELP, min=1, max=1024)] = None,
     scheduler: Annotated[str | None, typer.Option(help=_SCHEDULER_HELP)] = None,
-    tls_ca: TLSOption = None,
-    tls_cert: TLSOption = None,
-    tls_key: TLSOption = None,
+    tls_ca: Annotated[Path | None, typer.Option(help=_TLS_HELP.format("certificate authority"))] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help=_TLS_HELP.format("certificate"))] = None,
+    tls_key: Annotated[Path | None, typer.Option(help=_TLS_HELP.format("private key"))] = None,
 ) -> Any:
     """Choose device and workers, and return the progress display.
 

@@ -1,4 +1,4 @@
-"""HalfCheetah's physics in JAX, written for that model alone: those of `mj_step` for a chain of bodies in one plane.
+"""The physics of planar robots in JAX, HalfCheetah among them: those of `mj_step` for a tree of bodies in one plane.
 
 Every quantity is a scalar, nothing is an array of a few numbers: batched, a step is a few elementwise programs over all episodes,
 which is what compilers and GPUs are good at. A step has smooth forces, constraint forces by Newton's method, and Euler's method

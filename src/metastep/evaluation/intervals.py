@@ -133,8 +133,9 @@ def hierarchical_interval(
 
     A model that is fitted on new data differs by more than the error over tasks says. Each resample draws tasks within every
     seed, with replacement, and adds a draw of the seeds' own error: Student's t with k - 1 degrees, times
-    sqrt((b - w/2) / k) where b > w/2, for the variance b of the means of k seeds, of which tasks explain w = s^2 / n. To resample
-    the seeds themselves covers in as few as 75 % for k = 3, and this in 92 to 98 % (`benchmarks/calibration.py`).
+    sqrt((b - w/2) / k) where b > w/2, for the variance b of the means of k seeds, of which tasks explain w = s^2 / n. No library
+    has it: resampling the seeds themselves covers in as few as 75 % for k = 3, and the unbiased b - w is negative too often for
+    so few seeds. Half of w is a compromise between that and b, and covers in 92 to 98 % (`benchmarks/calibration.py`).
     """
     if values.ndim != 2 or len(values) < 2:
         raise InputError(f"statistics: values of shape {values.shape}; an interval over seeds needs 2 seeds or more.")

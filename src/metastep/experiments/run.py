@@ -183,6 +183,12 @@ class Run:
         if self.config.learner == "search":
             raise InputError(f"learner: 'search' collects no training data, so there is none in {self.path}.")
 
+    def require_searched(self) -> list[str]:
+        """Return the names of the models that are searched; raise if there is none."""
+        if searched := [name for name in self.models_needed if self.of_model(name).config.learner == "search"]:
+            return searched
+        raise InputError(f'search: no method of {self.path} follows a model with `learner = "search"`.')
+
     def command(self) -> str:
         """Return the command that created the folder; empty if it is not recorded."""
         try:
@@ -318,12 +324,12 @@ def start_run(
     tasks: Path | None = None,
     data: Path | None = None,
     anyway: bool = False,
-    collects: bool = False,
+    stage: str = "",
 ) -> Run:
     """Create or resume a run; an experiment that cannot run is an error before a folder is created.
 
-    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from.
-    `anyway` allows experiments of many days; `collects` says that training data are required.
+    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from,
+    `stage` the first stage to run, by the name of its command. `anyway` allows experiments of many days.
     """
     config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     env = configs.build_env(config)
@@ -333,8 +339,10 @@ def start_run(
         check_env(env, horizon=min(config.rollout.horizon, 50), sigma=getattr(policy, "sigma", 1.0), thorough=False)
     listed = None if tasks is None else load_tasks(tasks, env.context_space)
     new = Run(out, config, listed).require_buildable()
-    if collects:
+    if stage == "collect" or data is not None:
         new._require_fitted_q()
+    if stage == "search":
+        new.require_searched()
     configs.require_available(new.mdp)
     require_affordable(new, anyway=anyway)
     dataset = None if data is None else provenance.find_data(data, new)

@@ -288,7 +288,7 @@ class ModelSection(_Section):
 
     meta: dict[str, Any] = _field("Settings of meta that are different.", {})
     collect: dict[str, Any] = _field("Settings of collect that are different.", {})
-    learner: Learner | None = _field("What learns it, if something else.", None)
+    learner: Learner | None = _field("Learner of this model, if it differs from the experiment's.", None)
     fqi: dict[str, Any] = _field("Settings of fqi that are different.", {})
     search: dict[str, Any] = _field("Settings of search that are different.", {})
     selection: dict[str, Any] = _field("Settings of selection that are different.", {})
