@@ -15,7 +15,7 @@ from metastep._core.settings import FLOAT32, fits_float32
 from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, whole_episodes
 from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import Rule, unusable
-from metastep.rules.spaces import HyperparameterSpace, default_values
+from metastep.rules.spaces import HyperparameterSpace, usual_values
 
 PerLearner = float | NDArray[np.floating[Any]]
 _LARGEST = 3.0  # standard errors at which a bandit clips improvements; a return that is not finite counts as -3
@@ -282,7 +282,7 @@ class Bandit(NumericController):
         if not isinstance(space, HyperparameterSpace):
             raise InputError(f"controller: 'bandit' chooses from ranges, the rule {mdp.rule.name!r} has directions.")
         shifts = self.column("spread", learners) * jnp.asarray([-1.0, 0.0, 1.0], jnp.float32)
-        defaults = default_values(mdp.rule, space)
+        defaults = usual_values(mdp.rule, space)
         for name, bounds in zip(space.names, space.ranges, strict=True):
             default = jnp.full((num, 1), defaults.get(name, bounds.high), jnp.float32)
             default = jnp.maximum(self.column("stepsize", learners) if name == "stepsize" else default, bounds.low)

@@ -31,6 +31,7 @@ from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, differences_table, target_of
+from metastep.search import load_model
 
 
 def publish(
@@ -49,13 +50,7 @@ def publish(
     every forest, by default all. The card has the SHA-256 of the model, so that `load_model` detects a pair that does not belong
     together. Return both paths, and the share of observations for which the packed model proposes exactly the same.
     """
-    if not name.replace("-", "").isalnum():
-        raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
-    file, card = out / f"{name}.safetensors", out / f"{name}.md"
-    # A process that was killed between the two writes left a model without its card: the same command adds the card.
-    is_half = file.is_file() and not os.path.lexists(card)
-    require_new(file, force=force or is_half)
-    require_new(card, force=force)
+    _require_free(name, out, force)
     followed, (first, *others) = "", runs
     if not others:  # the model that the target method follows; without a comparison, the run's own
         followed = first.models_needed[0] if len(first.models_needed) == 1 else ""
@@ -89,7 +84,33 @@ def publish(
     parts += [Heading("File"), Paragraph(f"{len(content) / 1000:.0f} kB: {about}")]
     families = ", ".join(run.config.env.name for run in runs)
     document = Document(name, f"Proposes the updates of {whole.record.rule_name} on {families}.", parts)
-    text = f"{to_markdown(document, '')}\nSHA-256: `{hashlib.sha256(content).hexdigest()}`\n".encode()
+    return *_write_pair(name, out, content, to_markdown(document, ""), force), same
+
+
+def publish_folder(folder: Path, name: str, out: Path, *, force: bool = False) -> tuple[Path, Path]:
+    """Write the model and the card of a folder that is no run, with model.safetensors and card.md, as `publish` does."""
+    _require_free(name, out, force)
+    content, card = (storage.read_bytes(folder / file) for file in ("model.safetensors", "card.md"))
+    load_model(folder / "model.safetensors")  # raises if it is not a model
+    return _write_pair(name, out, content, card.decode("utf-8", "replace"), force)
+
+
+def _require_free(name: str, out: Path, force: bool) -> tuple[Path, Path, bool]:
+    """Return the paths of model and card, and whether only the model exists; a bad name or existing files are an error."""
+    if not name.replace("-", "").isalnum():
+        raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
+    file, card = out / f"{name}.safetensors", out / f"{name}.md"
+    # A process that was killed between the two writes left a model without its card: the same command adds the card.
+    is_half = file.is_file() and not os.path.lexists(card)
+    require_new(file, force=force or is_half)
+    require_new(card, force=force)
+    return file, card, is_half
+
+
+def _write_pair(name: str, out: Path, content: bytes, document: str, force: bool) -> tuple[Path, Path]:
+    """Write a model and its card, which names the model's SHA-256."""
+    file, card, is_half = _require_free(name, out, force)
+    text = f"{document}\nSHA-256: `{hashlib.sha256(content).hexdigest()}`\n".encode()
 
     def write_both(temporary: Path) -> None:
         temporary.write_bytes(text)  # before the model is replaced, so that a full disk changes neither
@@ -101,7 +122,7 @@ def publish(
     storage.create_folder(out)
     with storage.write_lock(out, recursive=False):  # two commands with the same name must not mix their files
         write_new(card, write_both, force=force)
-    return file, card, same
+    return file, card
 
 
 def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
@@ -153,6 +174,11 @@ def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
         made = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}: a {record.level}."
         yield Paragraph(f"{made} Scores on {num} validation tasks: {scores}.")
         chosen = [*zip(record.names, record.low, record.high, record.scales, strict=True)]
+    yield from range_tables(record, chosen)
+
+
+def range_tables(record: Any, chosen: Sequence[tuple[str, float, float, str]]) -> Iterator[Part]:
+    """Yield the ranges of what a model sees, and of what it proposes: names, ends and scales."""
     ends = zip(record.feature_names, record.feature_low, record.feature_high, strict=True)
     seen = [(name, f"{low:.4g}", f"{high:.4g}") for name, low, high in ends]
     steps = [(name, f"{low:g}", f"{high:g}", scale) for name, low, high, scale in chosen]

@@ -228,6 +228,7 @@ class SearchSection(_Section):
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(Search, "observation")
     validate_every: int = _of(Search, "validate_every")
     block_size: int | None = _of(Search, "block_size")
+    model: str = _of(Search, "model")
 
 
 class MethodSection(_Named):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastep._core import storage
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, Method, compare
 from metastep.experiments import provenance
+from metastep.experiments.config import build_rule
+from metastep.experiments.schema import Experiment
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
+from metastep.pretrained import load
+from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.search import LEVELS, Level, Network, SearchedModel, evolution
-from metastep.search.controller import Searched
-from metastep.search.evolution import Course, Objective, Search
-from metastep.search.model import LevelScore, places, save_model, searched_model
+from metastep.search.controller import Searched, model_parts
+from metastep.search.evolution import Course, Objective, Search, Start
+from metastep.search.model import LevelScore, SearchedRecord, places, save_model, searched_model
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -42,7 +48,52 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
         evolution.feedback_features(search, mdp)  # raises for unknown names
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
+    start_of(mdp, search)  # raises if the model does not fit
     return mdp, search
+
+
+def start_of(mdp: ActorCriticMDP, search: Search) -> tuple[Start | None, str]:
+    """Return the controller of a model that a search begins from, if any, and the model's fingerprint."""
+    if not search.model:
+        return None, ""
+    place = f"search.model: {shown(search.model)}"
+    if not isinstance(model := load(search.model), SearchedModel):
+        raise InputError(f"{place} was fitted, allowed are searched models.")
+    if search.levels != (level := model.record.level,):
+        raise InputError(f"search.levels: {list(search.levels)} must be ['{level}'], the level of search.model.")
+    network, weights = model_parts(model, mdp, place)
+    places(mdp, network)  # raises for features that are not known here
+    return Start(network, weights), model.fingerprint
+
+
+def start_settings(source: str, config: Experiment, model: str = "update") -> list[str]:
+    """Return the settings, as of `--set`, with which an experiment searches on from a model, for its table `models.NAME`.
+
+    Ranges and level are the model's; where it makes more gradient steps than the loop, there are more epochs to choose from.
+    """
+    record = load(source).record
+    if not isinstance(record, SearchedRecord):
+        raise InputError(f"--start: {shown(source)} was fitted, allowed are searched models.")
+    bounds = zip(record.names, record.low, record.high, record.scales, strict=True)
+    ranges: dict[str, dict[str, Any]]
+    ranges = {name: {"low": low, "high": high, "scale": scale} for name, low, high, scale in bounds}
+    wanted: dict[str, Any] = {f"meta.stepsize_{name}": value for name, value in ranges.pop("stepsize").items()}
+    wanted[f"models.{model}.meta.choices"] = ranges
+    wanted |= {f"models.{model}.search.model": source, f"models.{model}.search.levels": [record.level]}
+    wanted["compare.methods"] = [name for name in config.compare.names if name not in LEVELS]
+    rollout, rule = config.rollout, build_rule(config)
+    if isinstance(rule, PPO) and "gradient_steps" in ranges:
+        each = (rollout.num_envs or 1) * (rollout.num_steps or 1) // rule.minibatch_size
+        own, most = rule.gradient_steps or rule.epochs * each, ranges["gradient_steps"]["high"]
+        if rule.epochs * each < most:
+            wanted |= {"meta.rule.epochs": math.ceil(most / max(1, each)), "meta.rule.gradient_steps": own}
+    return [f"{name}={_toml(value)}" for name, value in wanted.items()]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {_toml(entry)}' for name, entry in value.items())}}}"
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def level_file(run: Run, level: str, folder: str = "levels") -> Path:
@@ -50,10 +101,11 @@ def level_file(run: Run, level: str, folder: str = "levels") -> Path:
     return run.path / folder / f"{level}.safetensors"
 
 
-def keep_course(run: Run, level: Level, course: Course) -> None:
-    """Write the state of a search."""
+def keep_course(run: Run, level: Level, course: Course, start: str = "") -> None:
+    """Write the state of a search; `start` is the fingerprint of the model that it started from, if any."""
     numbers = {name: getattr(course, name) for name in evolution.NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
+    about |= {"start": start} if start else {}
     path = level_file(run, level, "search")
     storage.create_folder(path.parent)
     storage.write_tensors(path, evolution.course_arrays(course), about)
@@ -106,12 +158,18 @@ def _search_levels(
             path = level_file(run, level, "search")
             raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
 
+    begin, start = start_of(mdp, search)
+    for level, content in kept.items():
+        if content is not None and content.metadata.get("start", "") != start:
+            path, again = level_file(run, level, "search"), "put it back, or remove the file to search again"
+            raise InputError(f"File {path} began from another model than {search.model!r}; {again}.")
+    begun_from: dict[str, Any] = {"start": start} if start else {}
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
     with tracker.stage("search", left, "blocks") as stage:
-        files = evolution.Files(begun, partial(keep_course, run))
-        return evolution.search_levels([mdp], search, files=files, advance=stage.advance, **how)
+        files = evolution.Files(begun, partial(keep_course, run, **begun_from))
+        return evolution.search_levels([mdp], search, files=files, advance=stage.advance, begin=begin, **how)
 
 
 def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scores: Any) -> SearchedModel:

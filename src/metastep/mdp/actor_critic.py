@@ -98,7 +98,8 @@ class ActorCriticMDP(MetaMDP):
         names = ("num_envs", "num_steps", "horizon", "discount", "hold")
         # On the host, every batch begins with new episodes.
         returns = {"returns": "first episodes"} if isinstance(self.env, HostEnv) else {}
-        return {name: getattr(self.sampler, name) for name in names} | returns
+        normalises = {f"normalise_{name}": True for name in self.sampler.normalises}
+        return {name: getattr(self.sampler, name) for name in names} | normalises | returns
 
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
         return dataclasses.replace(self, budget=num_updates)

@@ -242,7 +242,7 @@ Space = HyperparameterSpace | MenuSpace
 """The hyperparameters that a controller may propose."""
 
 
-def default_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
+def usual_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
     """Return the values of those coordinates that are fields of the rule, by name; None counts as the largest value."""
     largest = {name: high for name, high in zip(space.names, space.high, strict=True) if hasattr(rule, name)}
     fields = ((name, getattr(rule, name), high) for name, high in largest.items())

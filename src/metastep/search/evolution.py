@@ -24,18 +24,20 @@ from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import run_updates
 from metastep.mdp.runs import BlockRun, Plan, run_plans
-from metastep.rules.spaces import HyperparameterSpace, default_values
+from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
 from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
-HeldOut = tuple[
-    ActorCriticMDP, float, float
-]  # to judge on; the score that counts as 0, and the difference that does as 1
+# To judge on: the score that counts as 0, and the difference that does as 1.
+HeldOut = tuple[ActorCriticMDP, float, float]
+# What counts as 1 in the returns of every task (tasks, coordinates) of a family: (tasks,).
+Units = Callable[[ActorCriticMDP, NDArray[np.float32]], NDArray[np.float64]]
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
 _LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
+_OBSERVED = 8  # families at most whose learners say what features are like, for feedback
 _INSIDE = 0.15  # distance of the first controller from the faces of the unit cube, where a logit has little slope
 
 
@@ -59,6 +61,7 @@ class Search:
         validate_every: generations after which the mean is judged on the validation tasks.
         block_size: pairs simulated together; by default those of the meta-MDP.
         families_at_once: families of one generation, which take turns; by default all of them.
+        model: a searched model to begin from: the name of one of the library's, a file or a run.
     """
 
     strategy: Strategy = "open-es"
@@ -75,6 +78,7 @@ class Search:
     validate_every: Count = 5
     block_size: Count | None = None
     families_at_once: Count | None = None
+    model: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self, "search")
@@ -123,7 +127,7 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
     assert isinstance(space, HyperparameterSpace)
     if unknown := [name for name in given if name not in space.names]:
         raise InputError(f"search.start: {unknown[0]!r} is not chosen here, allowed are {', '.join(space.names)}.")
-    known, found = default_values(mdp.rule, space) | given, []
+    known, found = usual_values(mdp.rule, space) | given, []
     for name, bounds in zip(space.names, space.ranges, strict=True):
         if name in given and not bounds.low <= given[name] <= bounds.high:
             raise InputError(f"search.start.{name}: {given[name]:g} must be from {bounds.low:g} to {bounds.high:g}.")
@@ -160,7 +164,7 @@ def network_of(
     wanted = feedback_features(search, first)
     network, center, _ = simpler or Start(Network((), (), (), base), np.zeros(len(base), np.float32))
     rows = []
-    for index, mdp in enumerate(families):
+    for index, mdp in enumerate(families[:: -(-len(families) // _OBSERVED)]):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SPREAD), index)
         draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
         rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
@@ -215,7 +219,7 @@ def make_strategy(search: Search, num_weights: int) -> tuple[Any, Any]:
     return made, made.default_params.replace(std_init=deviation)
 
 
-def score(mean_return: NDArray[np.float32], objective: Objective) -> NDArray[np.float64]:
+def score(mean_return: NDArray[np.floating[Any]], objective: Objective) -> NDArray[np.float64]:
     """Return what is maximised of returns (T+1, ...), time first; minus infinity where one is not finite."""
     returns = mean_return[1:].astype(np.float64)
     returns = returns if objective == "auc" else returns[-max(1, len(returns) // 10) :]
@@ -255,17 +259,24 @@ def search_levels(
     num_validation: int,
     files: Files = _NO_FILES,
     advance: Callable[[float], object] = lambda _: None,
-    held_out: Sequence[HeldOut] = (),
+    begin: Start | None = None,
+    **judged: Any,
 ) -> dict[Level, tuple[Network, Course]]:
-    """Search every level, from the simplest on; return the form of each and its course."""
+    """Search every level, from the simplest on; return the form of each and its course.
+
+    The level of `begin` starts from that controller. What is `judged` otherwise goes to `searching`: `held_out`, `units`.
+    """
     found: dict[Level, tuple[Network, Course]] = {}
     simpler = None
     for level in sorted(search.levels, key=LEVELS.index):
-        network = network_of(level, search, families, seed, simpler)
-        start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
-        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, "held_out": held_out}
+        if begin is not None and begin.network.level == level:
+            start = begin
+        else:
+            network = network_of(level, search, families, seed, simpler)
+            start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
+        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, **judged}
         course = run_plans([searching(families, search, start, **how)], advance)[0]
-        found[level], simpler = (network, course), Start(network, course.branch, course.branch_steps)
+        found[level], simpler = (start.network, course), Start(start.network, course.branch, course.branch_steps)
     return found
 
 
@@ -278,10 +289,12 @@ def searching(
     num_validation: int,
     files: Files = _NO_FILES,
     held_out: Sequence[HeldOut] = (),
+    units: Units | None = None,
 ) -> Plan[Course]:
     """Plan the search of one level, of controllers of the form of `start`; families share the pairs evenly.
 
-    Each family's `budget` is that of its learners; `num_validation` tasks of each, or of those held out, judge the mean.
+    Each family's `budget` is that of its learners; `num_validation` tasks of each, or of those held out, judge the mean. Where
+    returns of some tasks are larger than those of others, `units` says by how much.
     """
     judges, low, unit = zip(*held_out or [(mdp, 0.0, 1.0) for mdp in families], strict=True)
     network, mean, spent = start
@@ -301,7 +314,7 @@ def searching(
         if (is_last or generation % search.validate_every == 0) and generation not in dict(course.scores):
             mean = np.asarray(course.state.mean, np.float32)
             every = [np.broadcast_to(mean, (1, num_validation, len(mean)))] * len(judges)
-            judged = yield from _scores(network, every, judges, search, seed, Stream.VALIDATION)
+            judged = yield from _scores(network, every, judges, search, seed, Stream.VALIDATION, units=units)
             shares = (np.array([scores.mean() for scores, _ in judged]) - low) / unit
             found, steps = float(shares.mean()), sum(made for _, made in judged)
             best = max((known for _, known in course.scores), default=-np.inf)
@@ -318,7 +331,7 @@ def searching(
         groups = halves if is_paired else np.concatenate([halves, center])
         shared = [groups[:, index * share : (index + 1) * share] for index in range(num)]
         taken = search.in_turn(families, generation)
-        ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation)
+        ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation, units)
         gains, steps = [], course.steps + sum(made for _, made in ran)
         for scores, _ in ran:
             others = scores[1::-1] if is_paired else scores[[2, 2]]
@@ -336,13 +349,19 @@ def searching(
 
 
 def num_blocks(
-    search: Search, families: Sequence[ActorCriticMDP], num_validation: int, level: Level, generation: int = 0
+    search: Search,
+    families: Sequence[ActorCriticMDP],
+    num_validation: int,
+    level: Level,
+    generation: int = 0,
+    held_out: Sequence[HeldOut] = (),
 ) -> int:
-    """Return how many blocks the search of a level, judged on its own families, has from a generation on, for progress."""
+    """Return how many blocks the search of a level has from a generation on, for progress."""
     (search, _), sizes = search.of_level(level), [search.block_size or mdp.block_size for mdp in families]
+    judges = [search.block_size or mdp.block_size for mdp, *_ in held_out] or sizes
     left = range(generation, search.generations + 1)
     judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
-    found = judged * sum(len(Blocks(num_validation, size)) for size in sizes)
+    found = judged * sum(len(Blocks(num_validation, size)) for size in judges)
     for taken in (search.in_turn(sizes, index) for index in left[:-1]):
         found += sum(len(Blocks(max(1, search.pairs // len(taken)), size)) for size in taken)
     return found
@@ -356,6 +375,7 @@ def _scores(
     seed: int,
     stream: Stream,
     generation: int = -1,
+    units: Units | None = None,
 ) -> Plan[list[tuple[NDArray[np.float64], float]]]:
     """Run the controllers (twins, num, weights) of each family; return their scores (twins, num) and environment steps.
 
@@ -375,8 +395,11 @@ def _scores(
             start = start._replace(context=jnp.tile(start.context, (twins, 1)), theta=jnp.tile(start.theta, (twins, 1)))
             asked[-1].append(BlockRun(twice, Searched(network, padded.reshape(-1, size)), start, mdp.budget))
     ran, found = iter((yield [block for own in asked for block in own])), []
-    for group, (twins, num, _) in zip(asked, (each.shape for each in controllers), strict=True):
-        rows = [(history.mean_return, history.num_steps) for history in (next(ran).history for _ in group)]
+    for mdp, group, weights in zip(families, asked, controllers, strict=True):
+        (twins, num, _), rows = weights.shape, []
+        for history in (next(ran).history for _ in group):
+            unit = 1.0 if units is None else units(mdp, history.context)
+            rows.append((history.mean_return / unit, history.num_steps))
         curves, steps = (
             np.concatenate([part.reshape(len(part), twins, -1) for part in parts], axis=2)[:, :, :num]
             for parts in zip(*rows, strict=True)

@@ -23,6 +23,7 @@ from metastep._core.settings import Count, Share, check_fields
 from metastep.envs.base import Env, State, range_of
 from metastep.envs.host import Episodes, HostEnv, Restartable
 from metastep.policies.actor_critic import ActorCritic, Parts
+from metastep.rules.actor_critic.scales import first_scales
 from metastep.simulation.engine import compiled, draw_seeds, numbers_last, require_host_env
 from metastep.simulation.rollouts import mean_and_error, require_fit
 
@@ -37,6 +38,7 @@ class Lanes(NamedTuple):
     paid: Array  # its rewards so far
     last_return: Array  # of the episode that ended last; on the host, of the first one of the batch
     has_ended: Array  # whether there is one
+    scales: Any = None  # `Scales`, where something is normalised
 
 
 class Steps(NamedTuple):
@@ -133,6 +135,8 @@ class Sampler:
         num_envs: environments of a learner that run side by side.
         num_steps: steps of each environment in the batch of one update.
         hold: environment steps for which an action is held, and whose rewards are added up; together one step of a batch.
+        normalise_observations, normalise_rewards: whether a learner divides them by their standard deviation so far, as
+            Stable-Baselines3's VecNormalize does; returns are those of the rewards as they are.
     """
 
     env: Env | HostEnv
@@ -144,6 +148,8 @@ class Sampler:
     hold: Count = 1
     # Equal parts of a block that share all noise: learner i of one part has that of learner i of every other.
     twins: Count = field(default=1, metadata={"newer": "0.3"})
+    normalise_observations: bool = field(default=False, metadata={"newer": "0.3"})
+    normalise_rewards: bool = field(default=False, metadata={"newer": "0.3"})
 
     def __post_init__(self) -> None:
         check_fields(self, "rollout")
@@ -151,6 +157,8 @@ class Sampler:
             raise InputError("rollout.num_steps: a batch of 1 step has no spread, at least 2 steps are needed.")
         require_fit(self.env, self.policy)
         reach = self.num_steps * self.hold
+        if isinstance(self.env, HostEnv) and self.normalises:
+            raise InputError(f"rollout.normalise_{self.normalises[0]}: must be false, {self.env.name!r} is not JAX.")
         if isinstance(self.env, HostEnv) and self.horizon > reach:
             most = f"the {reach} steps of each environment in a batch (num_steps times hold)"
             why = f"{self.env.name!r} is not JAX, so every batch begins with new episodes"
@@ -160,6 +168,11 @@ class Sampler:
     def batch_size(self) -> int:
         """Steps of a learner for one update."""
         return self.num_envs * self.num_steps
+
+    @property
+    def normalises(self) -> tuple[str, ...]:
+        """What is normalised, observations or rewards."""
+        return tuple(name for name in ("observations", "rewards") if getattr(self, f"normalise_{name}"))
 
     def start(self, context: Array, key: Array) -> Lanes:
         """Start an episode in every environment, in the tasks context (learners, coordinates)."""
@@ -171,7 +184,12 @@ class Sampler:
             noise = [jnp.tile(array, (self.twins, 1)) for array in drawn]
             # vmap needs an array to learn the batch size from, also where an environment declares no normals.
             state = jax.vmap(partial(_reset_one, self.env))(context, jnp.stack((*noise, nothing), axis=-1))
-        return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool))
+        scales = None
+        if not isinstance(self.env, HostEnv) and self.normalises:
+            named = jax.vmap(self.env.context_space.unpack)(context)
+            seen = jax.vmap(partial(_observe_one, self.env))(named, state)
+            scales = jax.vmap(partial(first_scales, self.normalises))(seen)
+        return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool), scales)
 
     def __call__(
         self,
@@ -244,16 +262,19 @@ def _reset_one(env: Env, context: Array, normals: Array) -> State:
     return jax.vmap(lambda noise: env.reset(named, tuple(noise[:num])))(normals)
 
 
+def _observe_one(env: Env, named: Any, state: State) -> Array:
+    """Return what is seen in every environment of one learner, in its task: (envs, observations)."""
+    return jax.vmap(lambda each: jnp.stack(env.observe(named, each)))(state)
+
+
 def _simulate_one(
     sampler: Sampler, env: Env, parts: Parts, context: Array, lanes: Lanes, normals: Array
 ) -> tuple[Lanes, Steps]:
     """Step the environments of one learner."""
     policy, named = sampler.policy, env.context_space.unpack(context)
+    observe = partial(_observe_one, env, named)
     chosen_by, moved_by = policy.num_actions, policy.num_actions + sampler.hold * env.step_noise
     limits = None if policy.is_discrete else range_of(env)
-
-    def observe(state: State) -> Array:
-        return jax.vmap(lambda each: jnp.stack(env.observe(named, each)))(state)
 
     def move(state: State, action: Array, noise: Array) -> Any:
         return env.step(named, state, tuple(action), tuple(noise))
@@ -287,10 +308,16 @@ def _simulate_one(
             last_return=jnp.where(ended, paid, before.last_return),
             has_ended=before.has_ended | ended,
         )
-        seen = jnp.where(ended[:, None], observe(fresh), seen_next)
-        return (lanes, seen), Steps(observation, action, after.reward, seen_next, after.terminated, ended)
+        seen, reward = jnp.where(ended[:, None], observe(fresh), seen_next), after.reward
+        if before.scales is not None:
+            scales = before.scales.after(seen, reward, ended, sampler.discount)
+            lanes, reward = lanes._replace(scales=scales), scales.rewards(reward)
+            seen, seen_next = scales.observations(seen), scales.observations(seen_next)
+        return (lanes, seen), Steps(observation, action, reward, seen_next, after.terminated, ended)
 
-    (lanes, _), steps = lax.scan(step, (lanes, observe(lanes.state)), normals, unroll=steps_at_once())
+    seen = observe(lanes.state)
+    seen = seen if lanes.scales is None else lanes.scales.observations(seen)
+    (lanes, _), steps = lax.scan(step, (lanes, seen), normals, unroll=steps_at_once())
     return lanes, evaluated(policy, parts, steps)
 
 
