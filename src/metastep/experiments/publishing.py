@@ -43,9 +43,9 @@ def publish(
 ) -> tuple[Path, Path, float]:
     """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
-    Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
-    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together. Return both
-    paths, and the share of observations for which the packed model proposes the very same.
+    Of several models in a run, it is the one whose method the others are compared with. `trees` is the number of trees to keep of
+    every forest, by default all. The card has the SHA-256 of the model, so that `load_model` detects a pair that does not belong
+    together. Return both paths, and the share of observations for which the packed model proposes exactly the same.
     """
     _require_free(name, out, force)
     followed, (first, *others) = "", runs
@@ -64,16 +64,16 @@ def publish(
     for run in runs:
         if run.comparison_file.exists():
             comparison = join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison])
-            how: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
+            resamples: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
             tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals. AUC is the mean return over the updates."
             parts += [Heading(f"Scores on {run.config.env.name}"), Paragraph(f"{tasks} {name} is this file.")]
-            minus = differences(comparison, name, **how)
-            parts += [comparison_table(comparison, **how), differences_table(comparison, name, minus)]
+            paired = differences(comparison, name, **resamples)
+            parts += [comparison_table(comparison, **resamples), differences_table(comparison, name, paired)]
     versions = dict(sorted(whole.record.versions.items()))
     devices = versions.pop("device", "unknown")
     if isinstance(whole, Model):
-        found = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
-        devices = f"{', '.join(found)}; the forests were fitted on a CPU"
+        distinct = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
+        devices = f"{', '.join(distinct)}; the forests were fitted on a CPU"
     fitted_with = ", ".join(f"{package} {version}" for package, version in versions.items())
     commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
     parts += [Heading("Made by"), Command("\n".join(commands))]
@@ -88,16 +88,16 @@ def publish_folder(folder: Path, name: str, out: Path, *, force: bool = False) -
     """Write the model and the card of a folder that is no run, with model.safetensors and card.md, as `publish` does."""
     _require_free(name, out, force)
     content, card = (storage.read_bytes(folder / file) for file in ("model.safetensors", "card.md"))
-    load_model(folder / "model.safetensors")  # refuses what is none
+    load_model(folder / "model.safetensors")  # raises if it is not a model
     return _write_pair(name, out, content, card.decode("utf-8", "replace"), force)
 
 
 def _require_free(name: str, out: Path, force: bool) -> tuple[Path, Path, bool]:
-    """Return the paths of model and card, and whether there is only the model; refuse a bad name, or files that are there."""
+    """Return the paths of model and card, and whether only the model exists; a bad name or existing files are an error."""
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
     file, card = out / f"{name}.safetensors", out / f"{name}.md"
-    # A model without its card is what a kill between the two writes leaves: the same command adds the card.
+    # A process that was killed between the two writes left a model without its card: the same command adds the card.
     is_half = file.is_file() and not os.path.lexists(card)
     require_new(file, force=force or is_half)
     require_new(card, force=force)
@@ -123,14 +123,14 @@ def _write_pair(name: str, out: Path, content: bytes, document: str, force: bool
 
 
 def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
-    """Return the small model, its file, the share of observations for which it proposes the very same, and what it holds."""
+    """Return the packed model, its file, the share of observations with exactly the same proposal, and a description."""
     if not isinstance(whole, Model):
         if trees is not None:
             raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
         return whole, storage.read_bytes(runs[0].model_file), 1.0, "the network's weights and its record."
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
-    with TemporaryDirectory() as aside:
-        file = Path(aside, "model.safetensors")
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "model.safetensors")
         fqi.save_model(small, file, packed=True)
         content, small = storage.read_bytes(file), fqi.load_model(file)
     names = [part.name for part in whole.record.observation]
@@ -144,7 +144,7 @@ def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[An
 
 
 def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
-    """Yield what a card says of data, selection and ranges."""
+    """Yield the parts of a card on data, selection and ranges."""
     rows, record = [], model.record
     for run in runs:
         config, space, rollout = run.config, run.mdp.env.context_space, run.config.rollout
@@ -195,8 +195,8 @@ def measured(model: Any, run: Run, name: str, label: str, *, like: str, tracker:
 def pooled(runs: Sequence[Run], *, tracker: Tracker | None = None) -> Model:
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
-    It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
-    says how Q is fitted.
+    It observes the features that have no unit; these, the space and the rule must be the same in all runs. The settings of the
+    fit are those of the first run.
     """
     families = {run.config.env.name: run for run in runs}
     if len(families) < max(2, len(runs)):

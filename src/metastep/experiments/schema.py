@@ -1,6 +1,6 @@
 """The schema of an experiment's configuration: sections, and fields with a sentence each.
 
-What a class of the library defines (defaults, bounds, sentences) is taken from it; only what no class has is defined here.
+Settings of classes in the library take default, bounds and sentence from the class; only other settings are defined here.
 """
 
 import inspect
@@ -33,7 +33,7 @@ _METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
 
 
 def _plain(value: Any) -> Any:
-    """Refuse an option that JSON cannot hold."""
+    """Raise an error for an option that JSON cannot represent."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     is_number = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
@@ -61,7 +61,7 @@ def _features(value: Any) -> Any:
     """Expand the names of sets of features."""
     names = (value,) if isinstance(value, str) else value
     is_list = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
-    sets = is_list and any(name in features.SETS for name in names)  # a name twice is refused later
+    sets = is_list and any(name in features.SETS for name in names)  # repeated names are reported later
     return features.expanded(names) if sets or isinstance(value, str) else value
 
 
@@ -296,7 +296,7 @@ class ModelSection(_Section):
 
 
 def _names(value: Any, key: str = "") -> Iterator[str]:
-    """Yield the names of parts in a configuration; a direction of a menu begins with the name of its rule."""
+    """Yield the names of parts in a configuration; the first word of a menu's direction is the name of its rule."""
     if isinstance(value, dict):
         for name, entry in value.items():
             yield from _names(entry, name)
@@ -326,7 +326,7 @@ class Experiment(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        # What the classes behind the sections refuse is refused here, in their words.
+        # These constructors check their settings, and raise their own messages.
         InitialPolicy(**dict(self.initial))
         Search(**dict(self.search))
         if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
@@ -340,9 +340,9 @@ class Experiment(_Section):
         return self
 
     def part_names(self) -> tuple[str, ...]:
-        """Return the names of all parts, of which those of the form `module:name` come from the user's own modules."""
+        """Return the names of all parts; those of the form `module:name` are in users' own modules."""
         return tuple(_names(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting as JSON can hold it; `parse` turns it back into an equal experiment."""
+        """Return all settings as JSON values; `parse` turns them back into an equal experiment."""
         return self.model_dump(mode="json")
