@@ -3,15 +3,13 @@
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metastep import features, fqi
 from metastep._core import storage
@@ -27,7 +25,6 @@ from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import fit_on, read_fitted, validate
 from metastep.fqi import Model, recorded_model
 from metastep.fqi.base import AnyModel
-from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, differences_table, target_of
@@ -195,30 +192,22 @@ def measured(model: Any, run: Run, name: str, label: str, *, like: str, tracker:
     return run.test([method], tracker=tracker)
 
 
-def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None = None) -> Model:
+def pooled(runs: Sequence[Run], *, tracker: Tracker | None = None) -> Model:
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
     It observes the features that have no unit; these, the space and the rule must be the same in all runs. The settings of the
-    fit are those of the first run. If the family is `known` where the model is used (`for_family`), it also observes the return,
-    as a share of the range of the family's returns, and proposals stay within the family's own range of steps.
+    fit are those of the first run.
     """
     families = {run.config.env.name: run for run in runs}
     if len(families) < max(2, len(runs)):
         names = ", ".join(run.config.env.name for run in runs)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
-    configs = {name: _without_units(run.config, known) for name, run in families.items()}
-    fitting = [each.to_dict() for each in configs.values()]
-    for data in fitting if known else ():
-        # The largest range of steps, and nodes as small as in forests of one family.
-        data["meta"]["stepsize_high"] = max(each.meta.stepsize_high for each in configs.values())
-        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
-            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
-    config, mdps = parse(fitting[0]), [build_mdp(parse(data)) for data in fitting]
-    first, *others = mdps
+    configs = {name: _without_units(run.config) for name, run in families.items()}
+    mdps = first, *others = [build_mdp(config) for config in configs.values()]
     for other, what in product(others, ("observation", "space", "rule.name")):
         if attrgetter(what)(first) != attrgetter(what)(other):
             raise InputError(f"publish: {first.env.name} and {other.env.name} must have the same {what}.")
-    columns, parts, reaches = features.columns(first, first.observation), [], {}
+    parts, reaches = [], {}
     for name, run in families.items():
         # Rewards are shares of the middle 90 % of a family's returns, so that no family counts more than another.
         returns = np.concatenate([history.mean_return.ravel() for history in run.dataset.blocks()])
@@ -226,11 +215,8 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
         if high <= low:
             raise InputError(f"Dataset {run.data_folder}: its returns do not vary, so there is nothing to learn.")
         reaches[name] = low, high - low
-        shift, scale = (each.astype(np.float32) for each in _units(columns, *reaches[name]))
         part = run.dataset.transitions(first.observation)
-        before, after = ((rows - shift) / scale for rows in (part.observation, part.next_observation))
-        rewards = part.reward / np.float32(high - low)
-        parts.append(part._replace(observation=before, reward=rewards, next_observation=after))
+        parts.append(part._replace(reward=part.reward / np.float32(high - low)))
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -240,13 +226,13 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     setting = shared(settings) | {"rule": shared([each["rule"] for each in settings])}
     setting |= {"env": "several", "families": [*families]}
     recorded = {"families": {name: each.to_dict() for name, each in configs.items()}, "reaches": reaches}
-    record: Any = {"setting": setting, "configuration": recorded}
-    model = fit_on(config, first, everything, data_of(runs), tracker=tracker, **record)
+    how: Any = {"tracker": tracker, "setting": setting, "configuration": recorded}
+    data = storage.sha256_of_json({name: read_dataset(run, verify=False).checksum for name, run in families.items()})
+    model = fit_on(configs[first.env.name], first, everything, data, **how)
     # Iterations are scored by the mean over families of their mean return, in the family's units.
     scores = []
     for name, run in families.items():
-        own = for_family(model, configs[name]) if known else model
-        comparison = validate(Run(run.path, configs[name], run.tasks), own, tracker=tracker)
+        comparison = validate(Run(run.path, configs[name], run.tasks), model, tracker=tracker)
         scores.append([curve[:, 1:].mean(dtype=np.float64) / reaches[name][1] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
     finite = np.flatnonzero(np.isfinite(table).all(axis=0)).tolist()
@@ -256,33 +242,9 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     return model.with_validation(curves)
 
 
-def for_family(model: Model, config: Experiment) -> Model:
-    """Return a model of known families for one of them: with the experiment's unit of returns and its range of steps."""
-    record, mdp = model.record, build_mdp(_without_units(config, known=True))
-    reach = record.configuration["reaches"][config.env.name]
-    shift, scale = _units(record.feature_names, *reach)
-    low, high = (tuple((shift + scale * ends).tolist()) for ends in (record.feature_low, record.feature_high))
-    branches = fqi.branches_of(mdp.space)
-    own = replace(record, setting=mdp.setting, branches=branches, feature_low=low, feature_high=high)
-    column = record.feature_names.index("return")
-    heads = [[cast(Forest, head).in_unit(column, *reach) for head in q.heads] for q in model.q_functions]
-    return fqi.model_of_heads(own, heads)
-
-
-def _units(columns: Sequence[str], low: float, unit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the shift and scale of each column that express the return in a family's units."""
-    is_return = np.array([name == "return" for name in columns])
-    return np.where(is_return, low, 0.0), np.where(is_return, unit, 1.0)
-
-
-def data_of(runs: Sequence[Run]) -> str:
-    """Return the fingerprint of the training data of several runs."""
-    return storage.sha256_of_json({run.config.env.name: read_dataset(run, verify=False).checksum for run in runs})
-
-
-def _without_units(config: Experiment, known: bool) -> Experiment:
-    """Return the experiment with only those features that mean the same in every family, and `return` if the family is known."""
-    free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
+def _without_units(config: Experiment) -> Experiment:
+    """Return the experiment with features that have no unit, hence the same meaning in every family."""
+    free = {*features.SETS["training"], *features.SETS["unit-free"]}
     kept = [name for name in config.meta.observation if name in free]
     if not kept:
         raise InputError(f"publish: all that {config.env.name} observes carries a unit, so families cannot be pooled.")

@@ -60,11 +60,6 @@ class Forest(NamedTuple):
 
         return join(list(map(tree, which)))._replace(importances=self.importances)
 
-    def in_unit(self, column: int, zero: float, unit: float) -> "Forest":
-        """Return the same forest for rows whose `column` is measured as `zero + unit * number`."""
-        moved = (zero + unit * self.threshold.astype(np.float64)).astype(np.float32)
-        return self._replace(threshold=np.where(self.feature == column, moved, self.threshold))
-
     def arrays(self) -> dict[str, NDArray[Any]]:
         return self._asdict()
 

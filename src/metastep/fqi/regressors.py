@@ -106,6 +106,8 @@ class SklearnExtraTrees(ExtraTrees):
     def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Forest:
         from sklearn.ensemble import ExtraTreesRegressor
 
+        if self.state_first:
+            raise InputError(f"fqi.regressor.state_first: True must be False where the regressor is {self.name!r}.")
         settings = {"min_samples_split": self.min_samples_split, "n_jobs": count_threads(threads)}
         trees = SklearnRegressor(ExtraTreesRegressor(self.trees, **settings))
         return cast(Forest, trees.fit(inputs, targets, seed=seed))
