@@ -1,5 +1,6 @@
 """The whole recipe at a tiny scale: rates, search, selection, model, final test, card; stopped and resumed to the same bytes."""
 
+import re
 import subprocess
 import sys
 import time
@@ -273,3 +274,8 @@ def test_all_stages_of_a_family_share_two_programs(trained: Path) -> None:
     """Compiling takes long on a GPU: rates, search, features and selection must be of the same shapes."""
     assert trained.exists()
     assert num_programs["after training"] == [3, 3]
+
+
+@pytest.mark.parametrize("path", sorted(Path(recipe.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_only_public_names_of_the_library_are_used(path: Path) -> None:
+    assert not re.findall(r"(?:from|import) metastep[\w.]*\._\w+|from metastep[\w.]* import .*\b_\w+", path.read_text())

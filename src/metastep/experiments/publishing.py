@@ -3,15 +3,13 @@
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metastep import features, fqi
 from metastep._core import storage
@@ -27,7 +25,6 @@ from metastep.experiments.schema import Experiment
 from metastep.experiments.stages import fit_on, read_fitted, validate
 from metastep.fqi import Model, recorded_model
 from metastep.fqi.base import AnyModel
-from metastep.fqi.forest import Forest
 from metastep.mdp.history import Transitions
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, differences_table, target_of
@@ -46,9 +43,9 @@ def publish(
 ) -> tuple[Path, Path, float]:
     """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
-    Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
-    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together. Return both
-    paths, and the share of observations for which the packed model proposes the very same.
+    Of several models in a run, it is the one whose method the others are compared with. `trees` is the number of trees to keep of
+    every forest, by default all. The card has the SHA-256 of the model, so that `load_model` detects a pair that does not belong
+    together. Return both paths, and the share of observations for which the packed model proposes exactly the same.
     """
     _require_free(name, out, force)
     followed, (first, *others) = "", runs
@@ -67,16 +64,16 @@ def publish(
     for run in runs:
         if run.comparison_file.exists():
             comparison = join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison])
-            how: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
+            resamples: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
             tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals. AUC is the mean return over the updates."
             parts += [Heading(f"Scores on {run.config.env.name}"), Paragraph(f"{tasks} {name} is this file.")]
-            minus = differences(comparison, name, **how)
-            parts += [comparison_table(comparison, **how), differences_table(comparison, name, minus)]
+            paired = differences(comparison, name, **resamples)
+            parts += [comparison_table(comparison, **resamples), differences_table(comparison, name, paired)]
     versions = dict(sorted(whole.record.versions.items()))
     devices = versions.pop("device", "unknown")
     if isinstance(whole, Model):
-        found = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
-        devices = f"{', '.join(found)}; the forests were fitted on a CPU"
+        distinct = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
+        devices = f"{', '.join(distinct)}; the forests were fitted on a CPU"
     fitted_with = ", ".join(f"{package} {version}" for package, version in versions.items())
     commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
     parts += [Heading("Made by"), Command("\n".join(commands))]
@@ -91,16 +88,16 @@ def publish_folder(folder: Path, name: str, out: Path, *, force: bool = False) -
     """Write the model and the card of a folder that is no run, with model.safetensors and card.md, as `publish` does."""
     _require_free(name, out, force)
     content, card = (storage.read_bytes(folder / file) for file in ("model.safetensors", "card.md"))
-    load_model(folder / "model.safetensors")  # refuses what is none
+    load_model(folder / "model.safetensors")  # raises if it is not a model
     return _write_pair(name, out, content, card.decode("utf-8", "replace"), force)
 
 
 def _require_free(name: str, out: Path, force: bool) -> tuple[Path, Path, bool]:
-    """Return the paths of model and card, and whether there is only the model; refuse a bad name, or files that are there."""
+    """Return the paths of model and card, and whether only the model exists; a bad name or existing files are an error."""
     if not name.replace("-", "").isalnum():
         raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
     file, card = out / f"{name}.safetensors", out / f"{name}.md"
-    # A model without its card is what a kill between the two writes leaves: the same command adds the card.
+    # A process that was killed between the two writes left a model without its card: the same command adds the card.
     is_half = file.is_file() and not os.path.lexists(card)
     require_new(file, force=force or is_half)
     require_new(card, force=force)
@@ -126,14 +123,14 @@ def _write_pair(name: str, out: Path, content: bytes, document: str, force: bool
 
 
 def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
-    """Return the small model, its file, the share of observations for which it proposes the very same, and what it holds."""
+    """Return the packed model, its file, the share of observations with exactly the same proposal, and a description."""
     if not isinstance(whole, Model):
         if trees is not None:
             raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
         return whole, storage.read_bytes(runs[0].model_file), 1.0, "the network's weights and its record."
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
-    with TemporaryDirectory() as aside:
-        file = Path(aside, "model.safetensors")
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "model.safetensors")
         fqi.save_model(small, file, packed=True)
         content, small = storage.read_bytes(file), fqi.load_model(file)
     names = [part.name for part in whole.record.observation]
@@ -147,7 +144,7 @@ def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[An
 
 
 def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
-    """Yield what a card says of data, selection and ranges."""
+    """Yield the parts of a card on data, selection and ranges."""
     rows, record = [], model.record
     for run in runs:
         config, space, rollout = run.config, run.mdp.env.context_space, run.config.rollout
@@ -195,31 +192,22 @@ def measured(model: Any, run: Run, name: str, label: str, *, like: str, tracker:
     return run.test([method], tracker=tracker)
 
 
-def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None = None) -> Model:
+def pooled(runs: Sequence[Run], *, tracker: Tracker | None = None) -> Model:
     """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
 
-    It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
-    says how Q is fitted. If the family is `known` where the model is used (`for_family`), it also sees the return, as a share
-    of the range of the family's returns, and proposals stay within the family's own range of steps.
+    It observes the features that have no unit; these, the space and the rule must be the same in all runs. The settings of the
+    fit are those of the first run.
     """
     families = {run.config.env.name: run for run in runs}
     if len(families) < max(2, len(runs)):
         names = ", ".join(run.config.env.name for run in runs)
         raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
-    configs = {name: _without_units(run.config, known) for name, run in families.items()}
-    fitting = [each.to_dict() for each in configs.values()]
-    for data in (
-        fitting if known else ()
-    ):  # with the longest steps of any, and nodes as small as in forests of one family
-        data["meta"]["stepsize_high"] = max(each.meta.stepsize_high for each in configs.values())
-        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
-            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
-    config, mdps = parse(fitting[0]), [build_mdp(parse(data)) for data in fitting]
-    first, *others = mdps
+    configs = {name: _without_units(run.config) for name, run in families.items()}
+    mdps = first, *others = [build_mdp(config) for config in configs.values()]
     for other, what in product(others, ("observation", "space", "rule.name")):
         if attrgetter(what)(first) != attrgetter(what)(other):
             raise InputError(f"publish: {first.env.name} and {other.env.name} must have the same {what}.")
-    columns, parts, reaches = features.columns(first, first.observation), [], {}
+    parts, reaches = [], {}
     for name, run in families.items():
         # Rewards are shares of the middle 90 % of a family's returns, so that no family counts more than another.
         returns = np.concatenate([history.mean_return.ravel() for history in run.dataset.blocks()])
@@ -227,11 +215,8 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
         if high <= low:
             raise InputError(f"Dataset {run.data_folder}: its returns do not vary, so there is nothing to learn.")
         reaches[name] = low, high - low
-        shift, scale = (each.astype(np.float32) for each in _units(columns, *reaches[name]))
         part = run.dataset.transitions(first.observation)
-        seen, following = ((rows - shift) / scale for rows in (part.observation, part.next_observation))
-        rewards = part.reward / np.float32(high - low)
-        parts.append(part._replace(observation=seen, reward=rewards, next_observation=following))
+        parts.append(part._replace(reward=part.reward / np.float32(high - low)))
     everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -242,12 +227,12 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     setting |= {"env": "several", "families": [*families]}
     recorded = {"families": {name: each.to_dict() for name, each in configs.items()}, "reaches": reaches}
     how: Any = {"tracker": tracker, "setting": setting, "configuration": recorded}
-    model = fit_on(config, first, everything, data_of(runs), **how)
+    data = storage.sha256_of_json({name: read_dataset(run, verify=False).checksum for name, run in families.items()})
+    model = fit_on(configs[first.env.name], first, everything, data, **how)
     # Iterations are scored by the mean over families of their mean return, in the family's units.
     scores = []
     for name, run in families.items():
-        own = for_family(model, configs[name]) if known else model
-        comparison = validate(Run(run.path, configs[name], run.tasks), own, tracker=tracker)
+        comparison = validate(Run(run.path, configs[name], run.tasks), model, tracker=tracker)
         scores.append([curve[:, 1:].mean(dtype=np.float64) / reaches[name][1] for curve in comparison.returns])
     table = np.array(scores)  # (families, iterations)
     finite = np.flatnonzero(np.isfinite(table).all(axis=0)).tolist()
@@ -257,33 +242,9 @@ def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None 
     return model.with_validation(curves)
 
 
-def for_family(model: Model, config: Experiment) -> Model:
-    """Return a model of known families for the tasks of an experiment, with its unit of returns and its range of steps."""
-    record, mdp = model.record, build_mdp(_without_units(config, known=True))
-    reach = record.configuration["reaches"][config.env.name]
-    shift, scale = _units(record.feature_names, *reach)
-    low, high = (tuple((shift + scale * ends).tolist()) for ends in (record.feature_low, record.feature_high))
-    branches = fqi.branches_of(mdp.space)
-    own = replace(record, setting=mdp.setting, branches=branches, feature_low=low, feature_high=high)
-    column = record.feature_names.index("return")
-    heads = [[cast(Forest, head).in_unit(column, *reach) for head in q.heads] for q in model.q_functions]
-    return fqi.model_of_heads(own, heads)
-
-
-def _units(columns: Sequence[str], low: float, unit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what is 0 and what is 1 in each column where the return counts in a family's units."""
-    is_return = np.array([name == "return" for name in columns])
-    return np.where(is_return, low, 0.0), np.where(is_return, unit, 1.0)
-
-
-def data_of(runs: Sequence[Run]) -> str:
-    """Return the fingerprint of the training data of several runs."""
-    return storage.sha256_of_json({run.config.env.name: read_dataset(run, verify=False).checksum for run in runs})
-
-
-def _without_units(config: Experiment, known: bool) -> Experiment:
-    """Return the experiment with features that have no unit, hence the same meaning in every family, and `return` if known."""
-    free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
+def _without_units(config: Experiment) -> Experiment:
+    """Return the experiment with features that have no unit, hence the same meaning in every family."""
+    free = {*features.SETS["training"], *features.SETS["unit-free"]}
     kept = [name for name in config.meta.observation if name in free]
     if not kept:
         raise InputError(f"publish: all that {config.env.name} observes carries a unit, so families cannot be pooled.")

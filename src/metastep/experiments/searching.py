@@ -1,4 +1,4 @@
-"""The stage that searches controllers: every level, resumed where it was stopped, then the simplest that is as good as any."""
+"""The stage that searches controllers: search every level, or resume it, then select the simplest that is as good as any."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _KIND = "search"
 
 
 def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
-    """Return the meta-MDP and the search of a run, or refuse settings that cannot be searched."""
+    """Return the meta-MDP and the search of a run; settings that cannot be searched are an error."""
     mdp, search = run.mdp, Search(**dict(run.config.search))
     if not isinstance(mdp, ActorCriticMDP) or not isinstance(mdp.space, HyperparameterSpace):
         needs = "needs a rule that learns from steps and chooses from ranges"
         raise InputError(f"learner: 'search' {needs}, {mdp.rule.name!r} does not; take 'fitted-q'.")
-    evolution.base_point(mdp, search.start)  # refuses what is not chosen
-    evolution.make_strategy(search, 1)  # refuses a missing package
+    evolution.base_point(mdp, search.start)  # raises for names that are not chosen
+    evolution.make_strategy(search, 1)  # raises if a package is missing
     if run.config.selection.num_tasks < 2:
         raise InputError("selection.num_tasks: 1 must be 2 or more where the learner is 'search'.")
     if "feedback" in search.levels:
-        evolution.feedback_features(search, mdp)  # refuses unknown ones
+        evolution.feedback_features(search, mdp)  # raises for unknown names
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
-    start_of(mdp, search)  # refuses what does not fit
+    start_of(mdp, search)  # raises if the model does not fit
     return mdp, search
 
 
@@ -63,7 +63,7 @@ def start_of(mdp: ActorCriticMDP, search: Search) -> tuple[Start | None, str]:
     if search.levels != (level := model.record.level,):
         raise InputError(f"search.levels: {list(search.levels)} must be ['{level}'], the level of search.model.")
     network, weights = model_parts(model, mdp, place)
-    places(mdp, network)  # refuses features that are not known here
+    places(mdp, network)  # raises for features that are not known here
     return Start(network, weights), model.fingerprint
 
 
@@ -98,12 +98,12 @@ def _toml(value: Any) -> str:
 
 
 def level_file(run: Run, level: str, folder: str = "levels") -> Path:
-    """Return the file of a level's model or, in the folder `search`, the one that its search goes on from."""
+    """Return the file of a level's model or, in the folder `search`, of the state that its search resumes from."""
     return run.path / folder / f"{level}.safetensors"
 
 
 def keep_course(run: Run, level: Level, course: Course, start: str = "") -> None:
-    """Write where a search is, which began from the model with the fingerprint `start`, if any."""
+    """Write the state of a search; `start` is the fingerprint of the model that it started from, if any."""
     numbers = {name: getattr(course, name) for name in NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
     about |= {"start": start} if start else {}
@@ -113,14 +113,15 @@ def keep_course(run: Run, level: Level, course: Course, start: str = "") -> None
 
 
 def kept_course(run: Run, level: Level) -> storage.Tensors | None:
-    """Read and verify the file that a level's search goes on from, if it began."""
+    """Read and verify the state of a level's search; None if it has not started."""
     path = level_file(run, level, "search")
     if not path.exists():
         return None
     content = storage.read_tensors(path)
-    known = content.metadata
-    storage.require_stamp(known, _KIND, path, "remove it to search again")
-    if (known.get("run"), known.get("level")) != (run.identity, level) or not isinstance(known.get("generation"), int):
+    record = content.metadata
+    storage.require_stamp(record, _KIND, path, "remove it to search again")
+    belongs = (record.get("run"), record.get("level")) == (run.identity, level)
+    if not belongs or not isinstance(record.get("generation"), int):
         raise InputError(f"File {path} belongs to another run or level, or to none; put back its own, or remove it.")
     return content
 
@@ -131,21 +132,23 @@ def search_and_select(run: Run, tracker: Tracker) -> None:
     if not all(file.exists() for file in done):
         mdp, search = build_search(run)
         with run.write_lock():
-            found = _searched(run, mdp, search, tracker)
-            controllers = {level: Searched(network, course.best) for level, (network, course) in found.items()}
-            methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]
-            how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(tracker)}
-            validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **how)
+            courses = _search_levels(run, mdp, search, tracker)
+            controllers = {level: Searched(network, course.best) for level, (network, course) in courses.items()}
+            methods = [Method(level, mdp.rule, each, space=mdp.space) for level, each in controllers.items()]
+            options: dict[str, Any] = {"stream": Stream.VALIDATION, **run.comparison_options(tracker)}
+            validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **options)
             chosen, scores = judge_levels(validation, search.objective)
             storage.create_folder(level_file(run, chosen).parent)
-            for level, (network, course) in found.items():
+            for level, (network, course) in courses.items():
                 save_model(_model(run, mdp, network, course, scores), level_file(run, level))
             provenance.write_comparison(run, run.validation_file, validation)
             storage.write_atomically(run.model_file, storage.read_bytes(level_file(run, chosen)))
 
 
-def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -> dict[Level, tuple[Network, Course]]:
-    """Search all levels; each generation is kept."""
+def _search_levels(
+    run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker
+) -> dict[Level, tuple[Network, Course]]:
+    """Search all levels, and write the state after each generation."""
     kept, num_tasks = {level: kept_course(run, level) for level in search.levels}, run.config.selection.num_tasks
 
     def begun(level: Level, like: Any) -> Course | None:
@@ -192,8 +195,8 @@ def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scor
 def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, tuple[LevelScore, ...]]:
     """Return the selected level, and the mean score of every level with its standard error.
 
-    The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. One
-    that diverged on a task is left out.
+    The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. Levels
+    that diverged on a task are left out.
     """
     every = evolution.score(np.moveaxis(validation.returns, 2, 0), objective)
     by_task = dict(zip(validation.names, every, strict=True))
@@ -205,9 +208,9 @@ def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, t
         return float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
 
     best = max(scores.values(), key=np.mean)
-    leads = {level: best - own for level, own in scores.items()}
+    leads = {level: best - score for level, score in scores.items()}
     chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * error(lead))  # the best, if no other
-    return chosen, tuple(LevelScore(level, float(own.mean()), error(own)) for level, own in scores.items())
+    return chosen, tuple(LevelScore(level, float(score.mean()), error(score)) for level, score in scores.items())
 
 
 def read_level(run: Run, level: str = "") -> Any:
