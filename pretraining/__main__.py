@@ -1,5 +1,6 @@
 """`python -m pretraining`: train the model `ppo`, score it on the final test, and write its card."""
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -17,10 +18,13 @@ PlanOption = Annotated[str, typer.Option(help="How much: full (a GPU), or quick 
 MinutesOption = Annotated[
     float | None, typer.Option(help="Stop after so many minutes; the same command goes on.", min=0)
 ]
+GenerationsOption = Annotated[int | None, typer.Option(help="Generations, in place of the plan's.", min=1)]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 
 
-def _carry_on(terminal: Any, work: Any, out: Path, plan: str, minutes: float | None, seed: int) -> Any:
+def _carry_on(
+    terminal: Any, work: Any, out: Path, plan: str, minutes: float | None, generations: int | None, seed: int
+) -> Any:
     """Work until it is done, or the time is up; write the card and return the model."""
     from metastep import InputError
     from pretraining.card import write_card
@@ -30,13 +34,14 @@ def _carry_on(terminal: Any, work: Any, out: Path, plan: str, minutes: float | N
 
     if plan not in PLANS:
         raise InputError(f"--plan: {plan!r} must be one of {', '.join(PLANS)}.")
-    clock = Clock(minutes)
+    clock, wanted = Clock(minutes), PLANS[plan]
+    wanted = wanted if generations is None else dataclasses.replace(wanted, generations=generations)
     try:
-        folder = open_plan(out, PLANS[plan], seed)
-        found = work(folder, PLANS[plan], seed, clock, terminal)
+        folder = open_plan(out, wanted, seed)
+        found = work(folder, wanted, seed, clock, terminal)
         model = found[0] if isinstance(found, tuple) else found
         command = shlex.join(["python", "-m", "pretraining", *sys.argv[1:]])
-        write_card(out, model, PLANS[plan], read_scores(folder, model), command)
+        write_card(out, model, wanted, read_scores(folder, model), command)
         return found
     except OutOfTime:
         print("the time is up; the same command goes on.", flush=True)
@@ -50,12 +55,13 @@ def train(
     out: OutOption = Path("runs/ppo"),
     plan: PlanOption = "full",
     minutes: MinutesOption = None,
+    generations: GenerationsOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Search a controller of all hyperparameters over families and loops, and select its level."""
     from pretraining.recipe import train as search
 
-    model = _carry_on(terminal, search, out, plan, minutes, seed)
+    model = _carry_on(terminal, search, out, plan, minutes, generations, seed)
     for found in model.record.validation:
         marked = " selected" * (found.level == model.record.level)
         print(f"{found.level}: {found.score:.3f} of the universal rate's gain (error {found.error:.2g}){marked}")
@@ -69,12 +75,13 @@ def score(
     out: OutOption = Path("runs/ppo"),
     plan: PlanOption = "full",
     minutes: MinutesOption = None,
+    generations: GenerationsOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Run the model on the families of the final test, and search again with fewer families."""
     from pretraining.score import print_scores, score_all
 
-    _, scores = _carry_on(terminal, score_all, out, plan, minutes, seed)
+    _, scores = _carry_on(terminal, score_all, out, plan, minutes, generations, seed)
     print_scores(scores)
 
 

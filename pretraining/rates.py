@@ -15,7 +15,7 @@ from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockResult, BlockRun
 from metastep.search.evolution import score
-from pretraining.work import own_values
+from pretraining.work import draw_tasks, own_values
 
 Scores = NDArray[np.float64]
 
@@ -96,7 +96,7 @@ def trying(mdp: ActorCriticMDP, seed: int, num_tasks: int) -> Generator[list[Blo
     lane = np.minimum(np.arange(rows) // tasks, each - 1)
     asked = []
     for block in range(num_blocks(mdp, num_tasks)):
-        start = mdp.tasks(seed, Stream.TUNING, block)
+        start = draw_tasks(mdp, seed, Stream.TUNING, block)
         place = np.tile(np.arange(rows) % tasks, twins)
         chosen = [GRID[twin * each + index] for twin in range(twins) for index in lane]
         start = start._replace(context=start.context[place], theta=start.theta[place])
@@ -122,13 +122,14 @@ def universal_rate(scores: Mapping[str, Scores]) -> int:
 
 
 def reference(scores: Scores, rate: int) -> tuple[float, float]:
-    """Return the mean score without learning, and what a schedule of the grid adds to it, at least three standard errors.
+    """Return the mean score without learning, the first row, and what the schedule of another row adds to it.
 
-    Where a schedule adds nothing, differences count in errors: dividing by next to nothing would let noise decide.
+    The latter is at least three standard errors, and a hundredth of the spread over tasks: where a schedule adds nothing,
+    dividing by it would let noise decide.
     """
     gain = scores[rate] - scores[0]
     error = float(gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else 0.0
-    return float(scores[0].mean()), max(float(gain.mean()), 3.0 * error, 1e-6)
+    return float(scores[0].mean()), max(float(gain.mean()), 3.0 * error, 0.01 * float(scores[0].std()), 1e-6)
 
 
 def as_json(scores: Scores) -> list[list[float]]:

@@ -67,7 +67,7 @@ def score_all(folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Trac
             leads = []
             for name in mdps:
                 idle, reached = (np.array(known[name][which]) for which in ("idle", "universal"))
-                leads.append(float((np.array(found[name]["model"]) - reached).mean() / _unit(reached - idle)))
+                leads.append(float((np.array(found[name]["model"]) - reached).mean() / _unit(idle, reached)))
             by_number[number] = leads
     scores = Scores(rows, universal, dict(sorted(by_number.items())))
     draw(folder, scores)
@@ -124,15 +124,15 @@ def run_all(
     return {name: folder.read(f"test/{name}") for name in mdps}
 
 
-def _unit(gain: Numbers) -> float:
-    return rates.reference(np.stack([np.zeros_like(gain), gain]), 1)[1]
+def _unit(idle: Numbers, reached: Numbers) -> float:
+    return rates.reference(np.stack([idle, reached]), 1)[1]
 
 
 def row_of(name: str, plan: Plan, found: Mapping[str, Any]) -> Row:
     """Return the row of a family."""
     own_rate = GRID[found["own_rate"]]
     scores = {method: np.array(found[method])[: plan.test_tasks] for method in ("idle", "universal", "own", "model")}
-    unit = _unit(scores["universal"] - scores["idle"])
+    unit = _unit(scores["idle"], scores["universal"])
     leads = np.stack([scores["model"] - scores[other] for other in ("universal", "own")]) / unit
     low, high = mean_interval(leads)
     over = [

@@ -1,5 +1,6 @@
 """What the stages share: a folder that is resumed, a limit on the time, and programs that are compiled ahead in threads."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -11,10 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from metastep import ActorCriticMDP, InputError
+from metastep.mdp import Tasks
 from metastep.mdp.blocks import Stream
 from metastep.rules.spaces import usual_values
+from metastep.search import Network, Searched
 
 
 class OutOfTime(Exception):
@@ -99,9 +103,14 @@ class Ahead:
 
     def __init__(self, mdps: Iterable[ActorCriticMDP], threads: int | None = None) -> None:
         self._pool = ThreadPoolExecutor(threads or os.cpu_count())
-        if jax.default_backend() != "cpu":
-            for mdp in mdps:
-                self._pool.submit(compile_programs, mdp)
+        self._mdps = [*mdps] if jax.default_backend() != "cpu" else []
+        for mdp in self._mdps:
+            self._pool.submit(compile_programs, mdp)
+
+    def prepare(self, network: Network) -> None:
+        """Compile the controllers of this form for all of them."""
+        for mdp in self._mdps:
+            self._pool.submit(compile_programs, mdp, network)
 
     def __enter__(self) -> "Ahead":
         return self
@@ -110,10 +119,21 @@ class Ahead:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def compile_programs(mdp: ActorCriticMDP) -> None:
-    """Compile what a block runs, by one update; one that is being compiled elsewhere is waited for."""
-    learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
-    jax.block_until_ready(mdp.advance(learners, own_values(mdp, len(learners.theta))))
+def compile_programs(mdp: ActorCriticMDP, network: Network | None = None) -> None:
+    """Compile what a block runs, by one update, or its controllers; what is being compiled elsewhere is waited for."""
+    learners = mdp.begin(draw_tasks(mdp, 0, Stream.TRAIN, 0))
+    values, num = own_values(mdp, mdp.block_size), mdp.block_size
+    if network is not None:
+        controller = Searched(network, np.zeros((num, network.num_weights), np.float32))
+        values = controller.propose(controller.init(mdp, learners), learners)
+    jax.block_until_ready(mdp.advance(learners, values))
+
+
+def draw_tasks(mdp: ActorCriticMDP, seed: int, stream: Stream, block: int) -> Tasks:
+    """Draw the tasks and first policies of one twin for all twins of a block, as a search does."""
+    twins = mdp.sampler.twins
+    one = dataclasses.replace(mdp, block_size=mdp.block_size // twins).tasks(seed, stream, block)
+    return one._replace(context=jnp.tile(one.context, (twins, 1)), theta=jnp.tile(one.theta, (twins, 1)))
 
 
 def own_values(mdp: ActorCriticMDP, num: int) -> jax.Array:

@@ -1,5 +1,6 @@
 """The whole recipe at a tiny scale: rates, search, selection, model, final test, card; stopped and resumed to the same bytes."""
 
+import re
 import subprocess
 import sys
 import time
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 from metastep import InputError, load_model
 from metastep._core.progress import Silent
 from metastep.cli import app as metastep
+from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
-from metastep.search import LEVELS
+from metastep.search import LEVELS, Network
+from metastep.simulation.engine import compiled
 from pretraining import __main__ as command
 from pretraining import recipe, work
 from pretraining.families import SETTINGS, TEST
@@ -45,10 +48,20 @@ PLAN = Plan(
 )
 
 
+num_programs: dict[str, list[int]] = {}
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recipe") / "whole"
+    programs = [compiled(function) for function in (actor_critic._begin, actor_critic._advance)]
+    for program in programs:
+        program.clear_cache()
+    for mdp in (PLAN.mdp("integrator", twins=2), PLAN.mdp("tanks")):  # as a GPU does ahead
+        compile_programs(mdp)
+        compile_programs(mdp, Network((), (), (), (0.5,) * 6))
     train(open_plan(path, PLAN, 1), PLAN, 1, Clock(), Silent())
+    num_programs["after training"] = [program._cache_size() for program in programs]
     return path
 
 
@@ -246,11 +259,23 @@ def test_the_simplest_level_that_is_as_good_is_selected() -> None:
 
 
 def test_programs_are_compiled_ahead_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(work, "compile_programs", done.append)
-    with work.Ahead(["a"]):  # type: ignore[list-item]
-        pass
+    done: list[Any] = []
+    monkeypatch.setattr(work, "compile_programs", lambda *given: done.append(given))
+    with work.Ahead(["a"]) as idle:  # type: ignore[list-item]
+        idle.prepare("form")  # type: ignore[arg-type]
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     ahead = work.Ahead(["b", "c"], threads=1)  # type: ignore[list-item]
+    ahead.prepare("form")  # type: ignore[arg-type]
     ahead._pool.shutdown(wait=True)
-    assert done == ["b", "c"]
+    assert done == [("b",), ("c",), ("b", "form"), ("c", "form")]
+
+
+def test_all_stages_of_a_family_share_two_programs(trained: Path) -> None:
+    """Compiling takes long on a GPU: rates, search, features and selection must be of the same shapes."""
+    assert trained.exists()
+    assert num_programs["after training"] == [3, 3]
+
+
+@pytest.mark.parametrize("path", sorted(Path(recipe.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_only_public_names_of_the_library_are_used(path: Path) -> None:
+    assert not re.findall(r"(?:from|import) metastep[\w.]*\._\w+|from metastep[\w.]* import .*\b_\w+", path.read_text())

@@ -24,7 +24,8 @@ from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.search import LEVELS, Level, Network, SearchedModel, evolution
 from metastep.search.controller import Searched, model_parts
-from metastep.search.evolution import Course, Objective, Search, Start
+from metastep.search.course import NUMBERS, Course, Files, course_arrays, course_from
+from metastep.search.evolution import Objective, Search, Start
 from metastep.search.model import LevelScore, SearchedRecord, places, save_model, searched_model
 
 if TYPE_CHECKING:
@@ -103,12 +104,12 @@ def level_file(run: Run, level: str, folder: str = "levels") -> Path:
 
 def keep_course(run: Run, level: Level, course: Course, start: str = "") -> None:
     """Write the state of a search; `start` is the fingerprint of the model that it started from, if any."""
-    numbers = {name: getattr(course, name) for name in evolution.NUMBERS}
+    numbers = {name: getattr(course, name) for name in NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
     about |= {"start": start} if start else {}
     path = level_file(run, level, "search")
     storage.create_folder(path.parent)
-    storage.write_tensors(path, evolution.course_arrays(course), about)
+    storage.write_tensors(path, course_arrays(course), about)
 
 
 def kept_course(run: Run, level: Level) -> storage.Tensors | None:
@@ -153,7 +154,7 @@ def _search_levels(
     def begun(level: Level, like: Any) -> Course | None:
         content = kept[level]
         try:
-            return None if content is None else evolution.course_from(content.arrays, content.metadata, like)
+            return None if content is None else course_from(content.arrays, content.metadata, like)
         except (InputError, KeyError, TypeError, ValueError) as error:
             path = level_file(run, level, "search")
             raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
@@ -168,7 +169,7 @@ def _search_levels(
     left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
     with tracker.stage("search", left, "blocks") as stage:
-        files = evolution.Files(begun, partial(keep_course, run, **begun_from))
+        files = Files(begun, partial(keep_course, run, **begun_from))
         return evolution.search_levels([mdp], search, files=files, advance=stage.advance, begin=begin, **how)
 
 

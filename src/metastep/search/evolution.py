@@ -26,6 +26,7 @@ from metastep.mdp.loop import run_updates
 from metastep.mdp.runs import BlockRun, Plan, run_plans
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
+from metastep.search.course import Course, Files
 from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
@@ -102,23 +103,6 @@ class Search:
     def runs_of_pair(self) -> int:
         """Learners of a pair: without antithetic pairs, the mean controller takes part to compare both with."""
         return 2 if self.strategy in _PAIRED else 3
-
-
-class Course(NamedTuple):
-    """A search after some generations."""
-
-    generation: int
-    state: Any  # the strategy's, a tree of arrays
-    best: NDArray[np.float32]  # weights with the best score so far
-    branch: NDArray[np.float32]  # the mean from which the next level begins
-    best_generation: int
-    scores: tuple[tuple[int, float], ...]  # generation and mean score on the validation tasks
-    steps: float  # environment steps so far, validation and those of the simpler levels that it began from included
-    branch_steps: float = 0.0  # those up to the branch
-
-
-# Fields of a course that are no arrays.
-NUMBERS = {"generation": int, "best_generation": int, "steps": float, "branch_steps": float}
 
 
 def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) -> tuple[float, ...]:
@@ -241,13 +225,6 @@ def advantage(scores: NDArray[np.float64], other: NDArray[np.float64]) -> NDArra
     return differences / usual if usual > 0.0 else differences
 
 
-class Files(NamedTuple):
-    """How a search is kept, by level."""
-
-    begun: Callable[[Level, Any], Course | None] = lambda *_: None  # where it goes on, given a state of the right form
-    keep: Callable[[Level, Course], object] = lambda *_: None  # called with every generation's course
-
-
 _NO_FILES = Files()
 
 
@@ -274,6 +251,7 @@ def search_levels(
         else:
             network = network_of(level, search, families, seed, simpler)
             start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
+        files.prepare(start.network)
         how: Any = {"seed": seed, "num_validation": num_validation, "files": files, **judged}
         course = run_plans([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (start.network, course), Start(start.network, course.branch, course.branch_steps)
@@ -406,23 +384,3 @@ def _scores(
         )
         found.append((score(curves, search.objective), float(steps.sum(dtype=np.float64))))
     return found
-
-
-def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
-    """Return a course as arrays by name, as a file holds them."""
-    leaves = {f"state/{index}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(course.state))}
-    rows = {"best": course.best, "branch": course.branch}
-    return leaves | rows | {"scores": np.asarray(course.scores, np.float64).reshape(-1, 2)}
-
-
-def course_from(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any], like: Any) -> Course:
-    """Invert `course_arrays`; `numbers` are the other fields, `like` is a state of the same strategy."""
-    leaves, tree = jax.tree.flatten(like)
-    kept = [arrays[f"state/{index}"] for index in range(len(leaves))]
-    for array, leaf in zip(kept, map(np.asarray, leaves), strict=True):
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise InputError("search: the state was written by another strategy or with other settings.")
-    others: dict[str, Any] = {name: kind(numbers[name]) for name, kind in NUMBERS.items()}
-    others["scores"] = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
-    state = jax.tree.unflatten(tree, map(jnp.asarray, kept))
-    return Course(state=state, best=arrays["best"], branch=arrays["branch"], **others)
