@@ -210,6 +210,7 @@ def search_levels(
 
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = [evolution.num_blocks(search, population, half, level, made[level], held_out) for level in search.levels]
+    clock.start()
     with tracker.stage("search", sum(left), "blocks") as stage:
         how: Any = {"advance": partial(with_clock, stage, clock), "held_out": held_out, "units": rates.task_units}
         return evolution.search_levels(
