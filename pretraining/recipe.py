@@ -137,15 +137,20 @@ PLANS = {
 }
 
 
-def train(folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Tracker) -> SearchedModel:
-    """Search, select and write the model, or go on where an earlier call was stopped."""
+def train(
+    folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Tracker, tuned_in: Folder | None = None
+) -> SearchedModel:
+    """Search, select and write the model, or go on where an earlier call was stopped.
+
+    Rates that were tuned in another folder, with the same loops and seed, are taken from there.
+    """
     file = folder.path / "model.safetensors"
     if not file.exists():
         population = {name: plan.mdp(name, twins=2) for name in plan.search}
         judges = {name: plan.mdp(name) for name in plan.selection}
         tuned = judges | {name: population[name] for name in [*population][:: plan.tuned_every]}
         with Ahead((tuned | population).values()) as ahead:
-            scores = tune_rates(folder, tuned, plan, seed, clock, tracker)
+            scores = tune_rates(tuned_in or folder, tuned, plan, seed, clock, tracker)
             universal = rates.universal_rate(scores)
             references = {name: rates.reference(scores[name], universal) for name in judges}
             held_out: list[HeldOut] = [(mdp, *references[name]) for name, mdp in judges.items()]
@@ -210,6 +215,7 @@ def search_levels(
 
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = [evolution.num_blocks(search, population, half, level, made[level], held_out) for level in search.levels]
+    clock.start()
     with tracker.stage("search", sum(left), "blocks") as stage:
         how: Any = {"advance": partial(with_clock, stage, clock), "held_out": held_out, "units": rates.task_units}
         return evolution.search_levels(

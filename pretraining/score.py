@@ -62,7 +62,7 @@ def score_all(folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Trac
                 continue
             fewer = replace(plan, search=tuple(plan.search[index] for index in order[:number]), sizes=())
             inside = open_plan(folder.path / f"families-{number}", fewer, seed)
-            other = train(inside, fewer, seed, clock, tracker)
+            other = train(inside, fewer, seed, clock, tracker, folder)
             found = run_all(inside, mdps, {"model": Searched(model=other)}, seed, clock, tracker)
             leads = []
             for name in mdps:

@@ -37,8 +37,12 @@ class Clock:
         if self._now() + ahead > self._end:
             raise OutOfTime
 
+    def start(self) -> None:
+        """Begin the first of several pieces of work that take about as long."""
+        self._last = self._now()
+
     def lap(self) -> None:
-        """End a piece of work that is followed by one that takes as long."""
+        """End one of them; another follows."""
         took, self._last = self._now() - self._last, self._now()
         self.check(took)
 
@@ -122,11 +126,11 @@ class Ahead:
 def compile_programs(mdp: ActorCriticMDP, network: Network | None = None) -> None:
     """Compile what a block runs, by one update, or its controllers; what is being compiled elsewhere is waited for."""
     learners = mdp.begin(draw_tasks(mdp, 0, Stream.TRAIN, 0))
-    values, num = own_values(mdp, mdp.block_size), mdp.block_size
     if network is not None:
-        controller = Searched(network, np.zeros((num, network.num_weights), np.float32))
-        values = controller.propose(controller.init(mdp, learners), learners)
-    jax.block_until_ready(mdp.advance(learners, values))
+        controller = Searched(network, np.zeros((mdp.block_size, network.num_weights), np.float32))
+        jax.block_until_ready(controller.propose(controller.init(mdp, learners), learners))
+    else:
+        jax.block_until_ready(mdp.advance(learners, own_values(mdp, mdp.block_size)))
 
 
 def draw_tasks(mdp: ActorCriticMDP, seed: int, stream: Stream, block: int) -> Tasks:

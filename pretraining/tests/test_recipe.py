@@ -159,6 +159,25 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
         load_model(tmp_path / "tiny.safetensors")
 
 
+def test_a_clock_stops_before_work_that_would_not_fit() -> None:
+    now = 0.0
+    clock = Clock(1.0, lambda: now)
+    now = 30.0
+    clock.check()
+    clock.start()
+    now = 45.0
+    clock.lap()  # another quarter of a minute fits
+    now = 50.0
+    clock.lap()
+    now = 58.0
+    with pytest.raises(OutOfTime):
+        clock.lap()
+    now = 61.0
+    with pytest.raises(OutOfTime):
+        clock.check()
+    Clock(None, lambda: 1e9).check()
+
+
 def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
     ran = CliRunner().invoke(command.app, ["train", "--plan", "huge", "--out", str(tmp_path)])
     assert ran.exit_code == 2
