@@ -43,6 +43,7 @@ _PLAINER = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "string_type": "must be text",
+    "extra_forbidden": "must not be there",
     "predicate_failed": FLOAT32,
 }
 

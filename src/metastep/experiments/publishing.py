@@ -180,7 +180,7 @@ def range_tables(record: Any, chosen: Sequence[tuple[str, float, float, str]]) -
     seen = [(name, f"{low:.4g}", f"{high:.4g}") for name, low, high in ends]
     steps = [(name, f"{low:g}", f"{high:g}", scale) for name, low, high, scale in chosen]
     yield Heading("Ranges")
-    yield Paragraph("Numbers outside of these are guessed at, and a warning says so.")
+    yield Paragraph("Where a loop of PPO or A2C leaves them, its own values are used, and a warning says so.")
     yield Table(("what it sees", "smallest", "largest"), seen, (1, 2))
     yield Table(("what it proposes", "smallest", "largest", "scale"), steps, (1, 2))
 
