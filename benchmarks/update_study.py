@@ -283,7 +283,8 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
 
 def mixed(asked: Namespace, own: Any, families: list[Any], tracker: Any) -> Any:
     """Search schedule and feedback over several loops; every generation is kept in a file to go on from."""
-    from metastep.search.evolution import NUMBERS, Files, Search, course_arrays, course_from, num_blocks, search_levels
+    from metastep.search.course import NUMBERS, Files, course_arrays, course_from
+    from metastep.search.evolution import Search, num_blocks, search_levels
 
     section = own.config.search
     fields = {name: getattr(section, name) for name in type(section).model_fields}

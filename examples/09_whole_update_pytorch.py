@@ -16,7 +16,8 @@ import metastep
 
 QUICK = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
 ENVS, STEPS, UPDATES, MINIBATCH, DISCOUNT = 8, 16 if QUICK else 128, 2 if QUICK else 60, 128, 0.99
-USUAL = {"gradient_steps": 32, "clip_range": 0.2, "gae_lambda": 0.95, "entropy_weight": 0.01, "critic_rate": 1.0}
+USUAL = {"stepsize": 3e-4, "gradient_steps": 32, "clip_range": 0.2, "gae_lambda": 0.95}
+USUAL |= {"entropy_weight": 0.01, "critic_rate": 1.0}
 
 
 def network(*sizes, gain):
@@ -41,7 +42,10 @@ def main() -> None:
     actor, critic = network(4, 64, 64, 2, gain=0.01), network(4, 64, 64, 1, gain=1.0)
     optimizer = torch.optim.Adam([{"params": actor.parameters()}, {"params": critic.parameters()}], lr=3e-4, eps=1e-5)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    stepper, last_update, order = metastep.load("ppo-classic").stepper(UPDATES), {}, None
+    model, last_update, order = metastep.load("ppo-classic"), {}, None
+    # Values of one's own, for a loop or a feature that is unlike those that the model was trained on.
+    own = {name: USUAL[name] for name in model.record.hyperparameters}
+    stepper = model.stepper(UPDATES, fallback=own, loop={"actions": "discrete", "num_envs": ENVS, "discount": DISCOUNT})
     state, paid, returns = torch.tensor(envs.reset(seed=0)[0]), np.zeros(ENVS), np.full(ENVS, np.nan)
     for update in range(UPDATES):
         batch = []
@@ -68,7 +72,7 @@ def main() -> None:
         gain = advantages(rewards, ends, values, chosen["gae_lambda"])
         rows = [each.flatten(0, 1) for each in (seen, actions, before, gain, gain + values[:-1])]
         measured, epoch = [], ENVS * STEPS // MINIBATCH
-        for step in range(chosen["gradient_steps"]):
+        for step in range(int(chosen["gradient_steps"])):
             order = torch.randperm(ENVS * STEPS) if step % epoch == 0 else order
             own = order[step % epoch * MINIBATCH :][:MINIBATCH]
             seen, actions, before, gain, targets = (each[own] for each in rows)

@@ -16,13 +16,18 @@ from metastep.integrations.optax import learned_update
 
 QUICK = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
 SEEDS, ENVS, STEPS, UPDATES, MINIBATCH, DISCOUNT = 2, 8, 16 if QUICK else 128, 2 if QUICK else 60, 128, 0.99
-USUAL = {"gradient_steps": 32, "clip_range": 0.2, "gae_lambda": 0.95, "entropy_weight": 0.01, "critic_rate": 1.0}
+USUAL = {"stepsize": 3e-4, "gradient_steps": 32, "clip_range": 0.2, "gae_lambda": 0.95}
+USUAL |= {"entropy_weight": 0.01, "critic_rate": 1.0}
 MEASURED = ("approx_kl", "last_clip_fraction", "clip_fraction", "gradient_norm", "actor_gradient_norm")
 EPOCH, SIZES = ENVS * STEPS // MINIBATCH, (4, 64, 64)
 
 env = metastep.make_env("cartpole-v1")
 TASK = env.context_space.unpack(jnp.array([1.0, 0.1, 0.5, 10.0]))  # masses of cart and pole, half its length, force
-model = learned_update("ppo-classic", UPDATES)
+model = metastep.load("ppo-classic")
+# Values of one's own, for a loop or a feature that is unlike those that the model was trained on.
+own = {name: USUAL[name] for name in model.record.hyperparameters}
+loop = {"actions": "discrete", "num_envs": ENVS, "discount": DISCOUNT}
+learned = learned_update(model, UPDATES, fallback=own, loop=loop)
 optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.scale_by_adam(eps=1e-5))
 
 
@@ -94,7 +99,7 @@ def update(carry, key):
     # The model sees the batch and what the last update did, and sets everything for this one.
     report = {"returns": jnp.where(envs[3] > 0, envs[3], envs[2]), "entropy": policy(params, seen)[1]}
     report |= {"values": values[:-1], "targets": values[:-1] + advantages(rewards, over, values, USUAL["gae_lambda"])}
-    found, state = model.propose(state, report | last_update, params)
+    found, state = learned.propose(state, report | last_update, params)
     chosen = {name: value + 0 * found["stepsize"] for name, value in (USUAL | found).items()}  # all of them traced
 
     gain = advantages(rewards, over, values, chosen["gae_lambda"])
@@ -127,7 +132,7 @@ def train(key):
     states = env.reset(TASK, jax.random.normal(jax.random.fold_in(key, 1), (4, ENVS)))
     envs = states, jnp.zeros(ENVS, int), jnp.zeros(ENVS), jnp.zeros(ENVS)
     nothing = dict.fromkeys(MEASURED, jnp.zeros(())) | {"gradient_steps": jnp.int32(0)}
-    first = params, optimizer.init(params), model.init(params), envs, nothing
+    first = params, optimizer.init(params), learned.init(params), envs, nothing
     return jax.lax.scan(update, first, jax.random.split(key, UPDATES))[1]
 
 

@@ -1,25 +1,22 @@
-"""Direction and step chosen together: against every tuned baseline, without each part, and one model for all."""
+"""Direction and step chosen together: against every tuned baseline, and without each part."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
-from metastep import Comparison, Experiment, InputError, Model, load_model
+from metastep import Comparison, Experiment, InputError, Model
 from metastep.evaluation import join, metric_values, oracle_scores
 from metastep.experiments.config import build_regressor, variant
 from metastep.experiments.provenance import copy_data, find_data
-from metastep.experiments.publishing import data_of, for_family, measured, pooled
-from metastep.fqi import save_model
 from metastep.fqi.regressors import Regressor
 from metastep.mdp.collection import recorded_features
 from metastep.report.figures import line_of, whiskers
 from metastep.report.tables import number
-from paper.claims import AUC, Judged, beats_every, outcome_of, paired, small
+from paper.claims import Judged, beats_every, outcome_of, paired
 from paper.columns import Column, Figure, above_differences, shown
-from paper.outcome import Product, at_most, better
-from paper.workbench import PresetRun, Workbench
+from paper.outcome import better
+from paper.workbench import PresetRun
 
 MODEL = "metastep"
 BASELINES = ("fixed", "fixed-kl", "kl-adaptive", "decay", "rmsprop", "adam", "hoof", "metagrad", "metafqi")
@@ -147,57 +144,3 @@ ablations = Figure(
     "Without labels or rounds, more learners give as many tuples. A part that a preset does not have is left out.",
     _without_each_part,
 )
-
-JOINT = "joint"
-
-
-def joint(bench: Workbench) -> Product:
-    """Test one model for all environments together, in units of each, on the test tasks of each."""
-    if len(bench.environments) < 2:
-        raise InputError(
-            f"env: joint takes the data of two environments or more, not of {bench.environments[0]} alone."
-        )
-    runs = {preset: bench.run(preset) for preset in bench.environments}
-    file = bench.out / JOINT / "model.safetensors"
-    model = _fitted(file, bench, runs)
-
-    def column(run: PresetRun) -> Column:
-        own = for_family(model, run.of_model(MODEL).config)
-        common = run.kept(
-            JOINT,
-            lambda: measured(own, run, JOINT, "one model for all", like=MODEL, tracker=run.tracker),
-            [f"models/{MODEL}/data"],
-        )
-        comparison = join([dataclasses.replace(common, made_from={}), run.tested(*BASELINES)])
-        panel = whiskers(run.title, comparison, paired(run, comparison, JOINT, BASELINES))
-        return Column([as_good(run, comparison)], [panel], comparison)
-
-    caption = (
-        "One model for all environments minus metaFQI and baselines tuned for each, in AUC, with 95 % intervals over "
-    )
-    return Figure(JOINT, caption + "test tasks.", column, lambda _, preset: runs[preset])(bench)._replace(files=[file])
-
-
-def as_good(run: PresetRun, comparison: Comparison) -> Judged:
-    """Judge that the common model is at least as good as the best of the others: it may lose up to the margin to it."""
-    best = best_baseline(comparison)
-    claim = (
-        "One model for all environments is at least as good as the best of metaFQI and the tuned baselines, "
-        f"{comparison.label(best)}"
-    )
-    rows = paired(run, comparison, best, [JOINT])
-    return small(run, comparison, rows, claim, at_most, quantity=f"{{target}} minus {{baseline}}: {AUC}")
-
-
-def _fitted(file: Path, bench: Workbench, runs: Mapping[str, PresetRun]) -> Model:
-    """Return the common model; it is fitted once, and read by a command that resumes."""
-    own = [run.of_model(MODEL).prepare_folder() for run in runs.values()]
-    for model_run, run in zip(own, runs.values(), strict=True):
-        model_run.collect(tracker=run.tracker)
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_model(pooled(own, known=True, tracker=bench.tracker), file)
-    model = load_model(file)
-    if not isinstance(model, Model) or model.record.training_data.fingerprint != data_of(own):
-        raise InputError(f"File {file} was fitted on other data than the runs here hold; remove it to fit it again.")
-    return model

@@ -46,7 +46,6 @@ REGISTRY: dict[str, Entry] = {
     "direction": Entry("direction:direction", EVERY, usual=FOUR, is_in_all=False),  # against every tuned baseline
     "ablations": Entry("direction:ablations", FOUR, usual=FOUR, is_in_all=False),
     "strong": Entry("strong:strong", EVERY, usual=FOUR, is_in_all=False),  # against the strongest baselines
-    "joint": Entry("direction:joint", FOUR, usual=FOUR, is_in_all=False),  # one model for all environments
 }
 IDS = tuple(REGISTRY)
 

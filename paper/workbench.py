@@ -69,7 +69,7 @@ class PresetRun(Run):
         """Return methods on the test tasks; one that the configuration does not list is taken as it is registered."""
         listed = [name for name in names if name in self.methods]
         for spec in (self.methods[name] for name in listed if not self.result_file(name).exists()):
-            if stages.some_controller(spec).needs_model:
+            if stages.example_controller(spec).needs_model:
                 self.learn(spec.model)
         results = dict(zip(listed, stages.method_results(self, listed, tracker=self.tracker), strict=True))
         return join([results[name] if name in results else self._unlisted(name) for name in names])

@@ -54,9 +54,10 @@ def script(path: Path) -> str:
 @pytest.mark.parametrize("group", GROUPS)
 def test_examples_run(group, tmp_path):
     models, scripts = {"rate": tmp_path / "rate.safetensors", "whole": tmp_path / "whole.safetensors"}, []
+    known = {"configuration": {"experiment": {"meta": {"num_updates": 9}}}}
     # Models of several families, so that no loop's settings differ from the model's.
     for (kind, file), model in zip(models.items(), (tiny_model(), whole_model((*TRAINING, *ADDED))), strict=True):
-        anywhere = replace(model.record, setting={"env": "several", "rule": {"name": "ppo"}})
+        anywhere = replace(model.record, setting={"env": "several", "rule": {"name": "ppo"}}, **known)
         (save_model if kind == "rate" else save_searched)(replace(model, record=anywhere), file)
     for path in (path for path in EXAMPLES if path.name.partition("_")[0] in group.split()):
         copy, file = tmp_path / f"{path.stem}.py", models["whole" if "_whole_" in path.name else "rate"]

@@ -116,8 +116,8 @@ def test_start_up_imports_nothing_heavy():
     assert "numpy" in modules_after("import metastep._core.storage")  # the check sees a heavy import
 
 
-# The goals are 20,000, 4,000 and 16,000; what search added is not paid for yet. Numbers here only go down.
-@pytest.mark.parametrize(("folder", "most"), [("src", 22_330), ("paper", 4_000), ("tests", 18_400)])
+# What is added is taken away elsewhere. Tests of the paper are not counted.
+@pytest.mark.parametrize(("folder", "most"), [("src", 20_330), ("paper", 4_000), ("tests", 16_000)])
 def test_the_house_stays_small(folder: str, most: int) -> None:
     root = PACKAGE.parents[1]
     files = [path for path in (root / folder).rglob("*.py") if path.relative_to(root).parts[:2] != ("paper", "tests")]

@@ -6,18 +6,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from metastep import InputError, Run
 from metastep.evaluation import metric_values, to_parquet
 from metastep.experiments.config import learners_collected, updates_collected
-from metastep.experiments.publishing import for_family
-from metastep.fqi import load_model
 from metastep.report.tables import number
 from paper import direction, strong
+from paper.claims import paired, small
 from paper.direction import MODEL
+from paper.outcome import at_most
 from paper.registry import REGISTRY
 from paper.results import over_seeds
 from paper.runner import check_reproduction, reproduce
-from paper.tests.synthetic import Watch, comparison_of, curve, run_of
+from paper.tests.synthetic import comparison_of, curve, run_of
 from paper.workbench import PresetRun, Workbench
 
 FEW = ("fixed", "rmsprop", "metafqi")
@@ -26,7 +25,7 @@ IDS = ("direction", "ablations")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """All but `joint` on Nav2D, with fewer baselines, tuples and settings: the folder and the outcomes by id."""
+    """All ids on Nav2D, with fewer baselines, tuples and settings: the folder and the outcomes by id."""
     out = tmp_path_factory.mktemp("direction")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(direction, "BASELINES", FEW)
@@ -69,39 +68,6 @@ def test_an_ablation_that_takes_nothing_away_is_left_out(made):
     for outcome, name in zip(outcomes["ablations"], claimed, strict=True):
         lost = np.mean(ours - area(out, "ablations", "nav2d", name))
         assert outcome.effect == pytest.approx(lost, rel=1e-4, abs=1e-6)
-
-
-@pytest.mark.paper
-def test_one_model_for_two_environments_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(direction, "BASELINES", FEW)
-    out, both = tmp_path / "joint", ["nav2d", "minigolf"]
-    outcomes = reproduce(["joint"], out, "tiny", 3, environments=both)
-    assert [outcome.environment for outcome in outcomes] == ["Nav2D", "Minigolf"]
-    for outcome, env in zip(outcomes, both, strict=True):
-        best = max((area(out, "joint", env, name) for name in FEW), key=np.mean)
-        assert outcome.effect == pytest.approx(np.mean(best - area(out, "joint", env, "joint")), rel=1e-4)
-    assert [problem for _, problem in check_reproduction(out) if problem] == []
-    common = load_model(out / "joint" / "model.safetensors")
-    own = {env: for_family(common, Run.open(out / "runs" / env).of_model(MODEL).config) for env in both}
-    assert [own[env].record.branches[0].high for env in both] == [10.0, 1e4]  # the longer one is the common model's
-    zero, unit = common.record.configuration["reaches"]["minigolf"]
-    low, high = common.record.feature_low, common.record.feature_high
-    shares = np.random.default_rng(0).uniform(low, high, (50, len(low)))
-    seen, column = shares.copy(), common.record.feature_names.index("return")
-    seen[:, column] = zero + unit * shares[:, column]
-    assert own["minigolf"].values(seen) == pytest.approx(common.values(shares), rel=1e-6)
-    before = (out / "joint" / "outcome.json").read_bytes()
-
-    (out / "joint" / "outcome.json").unlink()  # as a run that is stopped while it draws
-    assert [problem for _, problem in check_reproduction(out) if problem] == [
-        "does not hold the outcomes of this folder."
-    ] * 2
-    watch = Watch()
-    reproduce(["joint"], out, "tiny", 3, watch, environments=both)
-    assert watch.stages == []
-    assert (out / "joint" / "outcome.json").read_bytes() == before
-    with pytest.raises(InputError, match="joint takes the data of two environments or more, not of nav2d alone"):
-        reproduce(["joint"], tmp_path / "one", "tiny", 3, environments=["nav2d"])
 
 
 class Synthetic(PresetRun):
@@ -148,16 +114,17 @@ def test_what_40_tasks_tell(name, changed, verdicts, tmp_path, monkeypatch):
         (2.0, 3.0, "not distinguishable"),  # it might lose half of it
     ],
 )
-def test_as_good_as_the_best_baseline_leaves_open_what_cannot_be_told(gain, noise, verdict):
+def test_a_small_loss_is_not_distinguishable_where_it_might_be_large(gain, noise, verdict):
     names = enumerate(direction.BASELINES)
     others = {name: curve(2.0 if name == "hoof" else 1.0, seed=seed) for seed, name in names}
     moved = np.random.default_rng(1).normal(scale=noise, size=(40, 1))
     ours = curve(gain, seed=20)
     ours[:, 1:] += moved - moved.mean()
-    outcome, _ = direction.as_good(run_of("nav2d"), comparison_of({"joint": ours, **others}))
+    run, comparison = run_of("nav2d"), comparison_of({"ours": ours, **others})
+    outcome, _ = small(run, comparison, paired(run, comparison, "hoof", ["ours"]), "Little is lost", at_most)
     assert outcome.verdict == verdict
     assert outcome.effect == pytest.approx(2.0 - gain, abs=0.1)
-    assert "hoof minus joint" in outcome.quantity
+    assert "of the gain of hoof" in outcome.detail
 
 
 @pytest.mark.paper

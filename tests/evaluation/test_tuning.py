@@ -7,7 +7,7 @@ import pytest
 from metastep._core.errors import InputError
 from metastep.controllers import GeometricDecay
 from metastep.evaluation import MethodSpec, baselines, compare, metric_values, tune
-from metastep.evaluation.methods import refuse_overlap
+from metastep.evaluation.methods import require_disjoint
 from metastep.mdp.blocks import Stream
 from tests.controllers.problems import make_mdp
 from tests.one_block import run
@@ -66,7 +66,7 @@ def test_the_best_point_becomes_a_method_that_knows_its_tasks() -> None:
     with pytest.raises(InputError, match="tuned on the tuning stream"):
         compare([method], mdp, seed=1, num_tasks=2, num_updates=1, stream=Stream.TUNING)
     with pytest.raises(InputError, match=r"\(0.3, 0.4\)"):
-        refuse_overlap([method], Stream.TEST, goals[1:])
+        require_disjoint([method], Stream.TEST, goals[1:])
     result = compare([method], mdp, seed=0, num_tasks=2, num_updates=1, tuning=[table])
     np.testing.assert_array_equal(result.hyperparameters, np.float32(table.chosen["stepsize"]))
     edges = table._replace(points=np.array([[1.0], [2.0], [3.0]]), mean=np.array([0.0, 1.0, 0.5]))

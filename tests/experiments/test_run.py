@@ -109,7 +109,7 @@ def test_a_run_prints_its_times_and_its_report_does_not(run: Run, capsys):
     seconds = times_of(run)
     assert set(seconds) == {"collect", "fit", "validate", "compare 3 methods"}
     assert all(value > 0.0 for value in seconds.values())
-    before = run.report_file.read_bytes()
+    before = write_report(run).read_bytes()  # it names the folder, which the fixture copied
     print_outcome(run)
     assert f"time: {in_words(seconds)}\n" in capsys.readouterr().out
     add_time(run.path, "fit", 1000.0)

@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from metastep import envs
 from metastep._core.errors import InputError
 from metastep.envs import CartPoleV1, Pendulum
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import Sampler
+from metastep.rules.actor_critic.sampler import Steps
 
 LEARNERS, NUM_ENVS, NUM_STEPS, HORIZON = 2, 3, 20, 12
 KEYS = jax.random.key(1), jax.random.key(2)
@@ -102,3 +105,67 @@ def test_an_action_is_held_and_cut_off_at_its_range():
 def test_what_cannot_be_sampled_is_refused(make, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}"):
         make()
+
+
+class Replayed(VecEnv):
+    """Environments that show a batch (steps, envs, ...) again, for Stable-Baselines3."""
+
+    def __init__(self, steps: Steps, seen_next: np.ndarray) -> None:
+        self.steps, self.seen_next, self.time = steps, seen_next, -1
+        box = Box(-np.inf, np.inf, steps.observation.shape[2:])
+        super().__init__(steps.observation.shape[1], box, box)
+
+    def reset(self):
+        return self.steps.observation[0]
+
+    def step_wait(self):
+        self.time += 1
+        ends = self.steps.ended[self.time]
+        infos = [
+            {"terminal_observation": seen} if end else {}
+            for seen, end in zip(self.seen_next[self.time], ends, strict=True)
+        ]
+        return self.steps.observation[self.time + 1], self.steps.reward[self.time], ends, infos
+
+    step_async = close = env_is_wrapped = env_method = set_attr = lambda self, *_: None
+    get_attr = lambda self, *_: [None]  # noqa: E731
+
+
+def test_observations_and_rewards_are_normalised_as_in_stable_baselines3(monkeypatch):
+    env, seen, returns = envs.make("cartpole-v1"), [], []
+    policy = ActorCritic(4, 1, 2, hidden=(4,), activation="relu")
+    theta, context = policy.initial(KEYS[0], LEARNERS), env.context_space.sample(KEYS[0], LEARNERS)
+    theta = jnp.where(policy.is_critic, theta, 0.0)  # actions do not depend on what is seen
+    monkeypatch.setattr("metastep.rules.actor_critic.sampler.evaluate_steps", lambda _, parts, steps: steps)
+    for how in ({}, {"normalise_observations": True, "normalise_rewards": True}, {"normalise_rewards": True}):
+        sampler = Sampler(env, policy, NUM_ENVS, NUM_STEPS, HORIZON, 0.9, **how)
+        lanes, first = jax.jit(sampler.simulate)(theta, context, sampler.start(context, KEYS[0]), KEYS[0])
+        after, second = jax.jit(sampler.simulate)(theta, context, lanes, KEYS[1])
+        seen.append(jax.tree.map(lambda *each: np.concatenate(each, axis=1), first, second))
+        returns.append(after.last_return)  # of the rewards as they are
+        assert sampler.normalises == tuple(name.partition("_")[2] for name in how)
+    plain, both, rewards = seen
+    assert (returns[0] == returns[1]).all()
+    assert plain.ended.any()
+    assert not plain.ended.all()
+    np.testing.assert_array_equal(rewards.observation, plain.observation)
+    np.testing.assert_array_equal(rewards.reward, both.reward)
+    for learner in range(LEARNERS):
+        raw, ours = (jax.tree.map(lambda array: array[learner], each) for each in (plain, both))  # noqa: B023
+        theirs = VecNormalize(Replayed(raw, raw.seen_next), gamma=0.9)
+        np.testing.assert_allclose(ours.observation[0], theirs.reset(), rtol=1e-3, atol=1e-5)
+        for time in range(2 * NUM_STEPS - 1):
+            shown, reward, ends, infos = theirs.step(np.zeros((NUM_ENVS, 1)))
+            np.testing.assert_allclose(ours.observation[time + 1], shown, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(ours.reward[time], reward, rtol=1e-4)
+            for place in np.flatnonzero(ends):
+                last = infos[place]["terminal_observation"]
+                np.testing.assert_allclose(ours.seen_next[time, place], last, rtol=1e-3, atol=1e-5)
+
+
+def test_hidden_layers_have_the_activation_that_was_chosen():
+    policies = [ActorCritic(2, 1, hidden=(1,), activation=kind) for kind in ("tanh", "relu")]
+    parts = {name: jnp.ones(shape) for name, shape in policies[0].shapes.items()}
+    for total in (-3.0, 2.0):  # of both observations and the bias
+        found = [float(policy.value(parts, jnp.array([total - 1.0, 0.0]))) for policy in policies]
+        np.testing.assert_allclose(found, [np.tanh(total) + 1.0, max(total, 0.0) + 1.0], atol=1e-6)

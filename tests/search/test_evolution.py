@@ -16,17 +16,8 @@ from metastep.mdp.runs import BlockResult, BlockRun
 from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import Range, space_for
 from metastep.search import evolution
-from metastep.search.evolution import (
-    NUMBERS,
-    Course,
-    Files,
-    Search,
-    Start,
-    base_point,
-    first_weights,
-    network_of,
-    searching,
-)
+from metastep.search.course import NUMBERS, Course, Files, course_arrays, course_from
+from metastep.search.evolution import Search, Start, base_point, first_weights, network_of, searching
 from metastep.search.network import LEVELS, Network
 from tests.controllers.problems import make_training_mdp
 
@@ -132,14 +123,14 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes():
     assert [course.generation for course in kept] == [0, 1, 2, 3, 3, 4, 5, 6, 6]
     for course in kept:
         numbers = {name: getattr(course, name) for name in NUMBERS}
-        go_on = partial(evolution.course_from, evolution.course_arrays(course), numbers)
+        go_on = partial(course_from, course_arrays(course), numbers)
         resumed, _ = play(plan_of(search, begun=lambda _, like, go_on=go_on: go_on(like)))
         assert resumed._replace(state=0, best=0, branch=0) == whole._replace(state=0, best=0, branch=0)
-        for name, array in evolution.course_arrays(whole).items():
-            assert evolution.course_arrays(resumed)[name].tobytes() == array.tobytes()
-    other = evolution.course_arrays(kept[0]) | {"state/0": np.zeros(1, np.float32)}
+        for name, array in course_arrays(whole).items():
+            assert course_arrays(resumed)[name].tobytes() == array.tobytes()
+    other = course_arrays(kept[0]) | {"state/0": np.zeros(1, np.float32)}
     with pytest.raises(InputError, match="written by another strategy or with other settings"):
-        play(plan_of(search, begun=lambda _, like: evolution.course_from(other, numbers, like)))
+        play(plan_of(search, begun=lambda _, like: course_from(other, numbers, like)))
 
 
 def test_a_controller_that_diverges_counts_as_the_worst_and_is_never_selected():
@@ -192,7 +183,7 @@ def test_families_take_turns_and_the_mean_is_judged_on_others_in_their_units():
     assert sum(map(len, asked)) == evolution.num_blocks(search, families, 4, "constant")
     for known in kept:
         numbers = {name: getattr(known, name) for name in NUMBERS}
-        go_on = partial(evolution.course_from, evolution.course_arrays(known), numbers)
+        go_on = partial(course_from, course_arrays(known), numbers)
         resumed, _ = play(plan(begun=lambda _, like, go_on=go_on: go_on(like)))
         assert resumed.best.tobytes() == course.best.tobytes()
         assert resumed.state.mean.tobytes() == course.state.mean.tobytes()

@@ -1,5 +1,6 @@
 """Search as a stage of a run: killed and resumed to the same bytes, and the simplest level that is as good is selected."""
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -9,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from metastep import load_model
 from metastep._core.errors import InputError
+from metastep.cli import _fine_tuned, app
 from metastep.experiments import searching
 from metastep.experiments.checking import check_folder
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
-from metastep.search import LEVELS
+from metastep.search import LEVELS, save_model
 
 TINY = """
 extends = "update"
@@ -126,6 +129,78 @@ def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> Non
     returns[0] = np.nan
     changed = type(validation)(**{**vars(validation), "returns": returns})
     assert [each.level for each in searching.judge_levels(changed, objective)[1]] == ["schedule", "feedback"]
+
+
+def fine_tuned(file: Path, start: Path, out: Path, *more: str) -> Any:
+    source = [str(file), "--scale", "full"] if file.exists() else []
+    family = ["--env", "tests.own.ridge_walk:Walk", "--set", "rollout.discount=0.9"]
+    return CliRunner().invoke(app, ["search", *source, "--start", str(start), *family, "--out", str(out), *more])
+
+
+def test_a_model_is_fine_tuned_on_another_family(searched: Run, file: Path) -> None:
+    before: Any = load_model(searching.level_file(searched.of_model("update"), "feedback"))
+    start, out = file.parent / "start.safetensors", file.parent / "tuned"
+    save_model(before, start)
+    few = ("--set", "search.generations=2")
+    ran = fine_tuned(file, start, out, *few)
+    assert ran.exit_code == 0, ran.output
+    after: Any = load_model(out)
+    assert after.record.environment == "walk"
+    assert after.network == before.network  # form, standardisation and base point
+    assert (after.record.space, after.record.level) == (before.record.space, "feedback")
+    course = searching.kept_course(Run.open(out).of_model("update"), "feedback")
+    moved = np.concatenate([np.ravel(part) for part in before.weights])
+    assert course.metadata["start"] == before.fingerprint
+    assert 0.0 < np.abs(course.arrays["state/0"] - moved).max() < 5.0
+    # A search that goes on must begin from the same model.
+    (out / "models" / "update" / "model.safetensors").unlink()
+    changed = before.weights._replace(curves=before.weights.curves + np.float32(1.0))
+    save_model(dataclasses.replace(before, weights=changed), start)
+    ran = fine_tuned(file, start, out, *few)
+    assert ran.exit_code == 2
+    assert "began from another model" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("start", "more", "sentence"),
+    [
+        ("cartpole", (), "--start: 'cartpole' was fitted, allowed are searched models"),
+        ("no-such", (), "'no-such' is neither a file nor a model"),
+        ("", ("meta.stepsize_high=0.3",), "it was searched for space.high = [0.1, "),
+        ("", ("models.update.meta.choices={}",), "it was searched for space.high = "),
+        ("", ('models.update.search.levels=["constant"]',), "search.levels: ['constant'] must be ['"),
+        ("", ("meta.rule={name='a2c'}",), "a2c"),
+    ],
+)
+def test_what_cannot_be_fine_tuned(searched: Run, file: Path, start: str, more: tuple[str, ...], sentence: str) -> None:
+    found = Path(start) if start else searching.level_file(searched.of_model("update"), "schedule")
+    changes = [word for change in more for word in ("--set", change)]
+    ran = fine_tuned(file, found, file.parent / "refused", *changes)
+    assert ran.exit_code == 2
+    assert sentence in ran.output
+    assert not (file.parent / "refused").exists()
+
+
+def test_a_model_with_more_gradient_steps_gets_epochs_for_them(searched: Run) -> None:
+    path = searched.of_model("update").model_file
+    config = load("pendulum-update", "full")
+    assert not [setting for setting in searching.start_settings(str(path), config) if "epochs" in setting]
+    fewer = load("pendulum-update", "full", ["meta.rule.epochs=1", "meta.rule.minibatch_size=3200"])
+    settings = searching.start_settings(str(path), fewer)
+    assert {"meta.rule.epochs=6", "meta.rule.gradient_steps=1"} <= set(settings)
+    # Without a source it is the loop of the presets.
+    source, out, settings = _fine_tuned("", str(path), "cartpole-v1", None, None, ["search.pairs=16"])
+    made = Run(out, load(source, "quick", settings)).require_buildable().of_model("update")
+    assert (made.config.env.name, made.config.search.pairs, made.config.rollout.discount) == ("cartpole-v1", 16, 0.99)
+    assert made.mdp.space == load_model(path).record.space
+    assert out == Path("runs/cartpole-v1-model")
+
+
+@pytest.mark.parametrize("arguments", [["search"], ["search", "--start", "ppo-classic"], ["run"]])
+def test_a_search_needs_a_source(arguments: list[str]) -> None:
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 2
+    assert "is missing" in ran.output
 
 
 @pytest.mark.parametrize(

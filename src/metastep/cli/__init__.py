@@ -32,7 +32,9 @@ def _open(folder: frame.FolderArgument, allow_imports: frame.ImportsOption = Fal
 
 def _start(
     stage: str,
-    source: Annotated[str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")],
+    source: Annotated[
+        str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")] = None,
     scale: frame.ScaleOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = None,
@@ -43,11 +45,19 @@ def _start(
     ] = None,
     yes: frame.YesOption = False,
     allow_imports: frame.ImportsOption = False,
+    start: Annotated[str | None, typer.Option(help="Searched model to begin from, to fine-tune it.")] = None,
+    env: Annotated[
+        str | None, typer.Option(help="Family of tasks in place of the source's: a name or module:Env.")
+    ] = None,
 ) -> Any:
     """Create a run and record the command, or resume one, also by its folder."""
     from metastep.experiments.config import list_presets
     from metastep.experiments.run import start_run
 
+    if not source and start is None:
+        raise InputError(f"{stage}: SOURCE is missing, allowed are a preset, a .toml file or the folder of a run.")
+    if start is not None or env is not None:
+        source, out, overrides = _fine_tuned(source, start, env, out, scale, overrides or [])
     settings: dict[str, Any] = {"seed": seed, "overrides": overrides, "tasks": tasks, "data": data}
     if source not in list_presets() and (Path(source) / "config.json").exists():
         if yes or any(each is not None for each in (out, scale, *settings.values())):
@@ -55,6 +65,26 @@ def _start(
         return _open(Path(source), allow_imports)
     path = out or Path("runs") / "-".join([Path(source).stem, *([scale] if scale else [])])
     return start_run(source, scale, path, command=this_command(), anyway=yes, stage=stage, **settings)
+
+
+def _fine_tuned(
+    source: str, start: str | None, env: str | None, out: Path | None, scale: Any, overrides: list[str]
+) -> tuple[str, Path, list[str]]:
+    """Return source, folder and settings of a search that begins from a model, on a family that may be one's own."""
+    from metastep.experiments.config import load
+    from metastep.experiments.searching import start_settings
+
+    own = [] if env is None else [f"env.name={env}"]
+    if not source:  # the loop of the presets, with the usual discount
+        if env is None:
+            raise InputError("--env: is missing; name a family, NAME or module:Env, or give a preset or a file.")
+        source, own = "pendulum-update", [*own, "rollout.discount=0.99"]
+    path = out or Path("runs") / "-".join(
+        [(env or Path(source).stem).rpartition(":")[2].lower(), Path(start or "update").stem]
+    )
+    if start is not None:
+        own += start_settings(start, load(source, scale, [*own, *overrides]))
+    return source, path, [*own, *overrides]
 
 
 def _finish(opened: Any, terminal: Any) -> None:
@@ -89,7 +119,7 @@ def demo(
 
 @verb
 @working
-@with_options_of(_start, "opened", stage="run")
+@with_options_of(_start, "opened", stage="run", start=None, env=None)
 def run(terminal: Any, opened: Any) -> None:
     """Collect, fit, select, tune, compare and report. A stopped run resumes."""
     terminal.note(f"{opened.config.env.name} in {opened.path}")
@@ -98,7 +128,7 @@ def run(terminal: Any, opened: Any) -> None:
 
 @verb
 @working
-@with_options_of(_start, "opened", stage="collect")
+@with_options_of(_start, "opened", stage="collect", start=None, env=None)
 def collect(terminal: Any, opened: Any) -> None:
     """Collect training data, in the run's subfolder data. A stopped collection resumes."""
     dataset = opened.collect(tracker=terminal)
@@ -135,7 +165,7 @@ def _show_validation(name: str, model: Any) -> None:
 @working
 @with_options_of(_start, "opened", stage="search")
 def search(terminal: Any, opened: Any) -> None:
-    """Search the controllers of an experiment, and select what they react to. A stopped search resumes."""
+    """Search the controllers of an experiment, or fine-tune a model (--start). A stopped search resumes."""
     for name in opened.require_searched():
         model = opened.learn(name, tracker=terminal)
         _show_validation(name, model)
@@ -295,7 +325,7 @@ def evaluate(
 
 @verb
 def publish(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs; several give one model for all.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with a model and its card.md.")],
     name: Annotated[str, typer.Option(help="Name of the model.")],
     out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
     trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
@@ -304,13 +334,18 @@ def publish(
     allow_imports: frame.ImportsOption = False,
     force: frame.ForceOption = False,
 ) -> None:
-    """Write the model of a run as a small file with a card. Several runs give one model for all their families."""
+    """Write the model of a run as a small file with a card."""
     terminal = watch(device, cores)
     from metastep.experiments.publishing import publish as write_model
+    from metastep.experiments.publishing import publish_folder
 
-    opened = [_open(run, allow_imports) for run in runs]
+    if (run / "card.md").is_file():  # trained elsewhere, as by `python -m pretraining`
+        if trees is not None:
+            raise InputError(f"--trees: {trees} must not be given, {run} is no run.")
+        print(*publish_folder(run, name, out, force=force), sep="\n")
+        return
     how: dict[str, Any] = {"trees": trees, "command": this_command(), "force": force, "tracker": terminal}
-    file, card, same = write_model(opened, name, out, **how)
+    file, card, same = write_model(_open(run, allow_imports), name, out, **how)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB, the same proposals as before for {100 * same:.2f} %\n{card}")
 
 
@@ -324,5 +359,6 @@ def models(name: Annotated[str, typer.Argument(help="Print the card of this one.
         return
     for each in pretrained.names():
         model = pretrained.load(each)
-        families = ", ".join(model.record.setting.get("families", [model.record.environment]))
+        families = ", ".join(names := [*model.record.setting.get("families", [model.record.environment])])
+        families = families if len(names) < 10 else f"{len(names)} families"
         print(f"{each}: {model.record.rule_name} on {families}, {model.learned_from}")

@@ -1,4 +1,4 @@
-"""Controllers that act on what was learned before: metaFQI, metaFQI with exploration, and one step size for each task."""
+"""Controllers learned from training data: metaFQI, metaFQI with exploration, and a single step size for each task."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -31,9 +31,9 @@ from metastep.mdp.runs import BlockRun, Plan, run_plans
 
 @dataclass(frozen=True, eq=False)
 class MetaFQIController(Controller):
-    """h = argmax_h Q_N(x, h), or direction and step where there is a menu of directions.
+    """h = argmax_h Q_N(x, h), or direction and step with a menu of directions.
 
-    A model that was fitted for another environment, policy, rule, observation or other setting is refused.
+    A model that was fitted for another environment, policy, rule, observation or other setting is an error.
 
     Args:
         model: a fitted model, or a `MetaFQI`, which has no record of what it was fitted for; None takes the experiment's.
@@ -50,7 +50,7 @@ class MetaFQIController(Controller):
     needs_model: ClassVar[bool] = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Send only the iteration that acts to other processes: the others are most of a model.
+        # Send only the iteration that is used to other processes: the others are most of a model.
         model, iteration = self.model, self.iteration
         if isinstance(model, Model):
             model, iteration = model.only_selected(iteration), None if iteration is None else 1
@@ -74,24 +74,25 @@ class MetaFQIController(Controller):
         if "families" in fitted:  # such a model fits all families with the same observation, space and rule
             names = ("observation", "space")
             fitted, wanted = ({n: t[n] for n in names} | {"rule.name": t["rule"]["name"]} for t in (fitted, wanted))
-        if found := first_difference(fitted, wanted):
-            raise InputError(f"model: it was fitted for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}.")
+        if difference := first_difference(fitted, wanted):
+            name, theirs, ours = difference
+            raise InputError(f"model: it was fitted for {name} = {theirs}, but the meta-MDP has {ours}.")
         return mdp
 
     def propose(self, state: MetaMDP, learners: Learners) -> Array:
         """Maximise on the host, where the forests are: two transfers for each update."""
-        assert self.model is not None  # `init` refuses that
+        assert self.model is not None  # checked by `init`
         best = self.model.act(np.asarray(meta_observation(state, learners)), self.iteration)
         return jnp.asarray(best, jnp.float32).reshape(-1, state.space.num_coordinates)
 
 
 @dataclass(frozen=True, eq=False)
 class Exploring(Controller):
-    """Follow another controller, except for a share of random proposals: later rounds of collection use it."""
+    """Use another controller, except for a share of random proposals; for later rounds of collection."""
 
     greedy: Controller  # it must be memoryless
     exploration: float  # the share of random proposals
-    near: float = 0.0  # the share of the other updates tried that lie near the proposal of `greedy`
+    near: float = 0.0  # the share of candidates that are near the proposal of `greedy`
 
     name: ClassVar[str] = "exploring"
     is_memoryless: ClassVar[bool] = True
@@ -157,19 +158,20 @@ class SingleAction(Controller):
 
 
 def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
-    """Train learners with random constant steps; return tasks and steps (runs, coordinates + 1), final returns, num_steps."""
+    """Train learners with random constant steps; return contexts and steps (runs, coordinates + 1), final returns, num_steps."""
     require_one_coordinate("single-action", mdp := run.mdp)
     blocks = Blocks(run.num_training_episodes, mdp.block_size)
 
     def plan() -> Plan[list[History]]:
         tasks = [mdp.tasks(run.seed, Stream.TRAIN, block, run.task_list) for block in blocks]
-        asked = zip(tasks, map(blocks.num_valid, blocks), strict=True)
-        ran = yield [BlockRun(mdp, RandomConstant(), own, run.num_updates, num) for own, num in asked]
-        return [block.history for block in ran]
+        sizes = map(blocks.num_valid, blocks)
+        pairs = zip(tasks, sizes, strict=True)
+        results = yield [BlockRun(mdp, RandomConstant(), start, run.num_updates, num) for start, num in pairs]
+        return [result.history for result in results]
 
     with run.tracker.stage("single step size: runs", len(blocks), "blocks") as stage:
         (histories,) = run_plans([plan()], stage.advance)
     axis = mdp.space.branches[""]
-    inputs = [np.concatenate([own.context, axis.to_axis(own.hyperparameters[0])], axis=1) for own in histories]
+    inputs = [np.concatenate([each.context, axis.to_axis(each.hyperparameters[0])], axis=1) for each in histories]
     num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
     return np.concatenate(inputs), np.concatenate([history.mean_return[-1] for history in histories]), num_steps

@@ -1,4 +1,4 @@
-"""Updates without a model: constant, decaying (paper, appendix) or adapted; a setting may differ between learners."""
+"""Controllers without a model: constant, decaying (paper, appendix) or adaptive; settings may differ between learners."""
 
 import math
 from dataclasses import dataclass, fields
@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.settings import FLOAT32, fits_float32
-from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, require_episodic
 from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import Rule, unusable
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 
 PerLearner = float | NDArray[np.floating[Any]]
-_LARGEST = 3.0  # standard errors; to a bandit, larger improvements and returns that are lost count as this
+_LARGEST = 3.0  # standard errors at which a bandit clips improvements; a return that is not finite counts as -3
 
 
 class NumericController(Controller):
     """A controller whose settings are numbers, one for all learners or one for each.
 
-    By default its state is a number for each learner, (learners, 1), at first that of the field `first`, and is the proposal.
+    By default its state, and its proposal, is one number per learner, (learners, 1); it starts as the setting named by `first`.
     """
 
     first: ClassVar[str] = "stepsize"
-    least: ClassVar[dict[str, float]] = {}  # smallest value of settings that have one
+    least: ClassVar[dict[str, float]] = {}  # lower bounds of settings
 
     def __post_init__(self) -> None:
-        for entry in fields(self):  # type: ignore[arg-type]  # those that have settings are dataclasses
+        for entry in fields(self):  # type: ignore[arg-type]  # subclasses with settings are dataclasses
             place, value = self._place(entry.name), getattr(self, entry.name)
             array, least = np.asarray(value), self.least.get(entry.name, -np.inf)
             if not np.issubdtype(array.dtype, np.number) or array.ndim > 1 or not np.all(np.isfinite(array)):
@@ -134,7 +134,7 @@ class LinearAnnealing(NumericController):
     least: ClassVar[dict[str, float]] = {"num_updates": 1.0}
 
     def propose(self, state: Array, learners: Learners) -> Array:
-        """Anneal; updates after the last planned one get the same step."""
+        """Anneal; updates after the last planned one have the same step."""
         last = float(self.num_updates - 1) / self.num_updates
         return state * self._share(jnp.minimum(learners.update.astype(jnp.float32) / self.num_updates, last))
 
@@ -180,7 +180,7 @@ class KLAdaptive(NumericController):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if np.size(self.lowest) in (1, np.size(self.highest)) or np.size(self.highest) == 1:  # else `init` refuses them
+        if np.size(self.lowest) in (1, np.size(self.highest)) or np.size(self.highest) == 1:  # otherwise `init` raises
             for low, high in np.broadcast(self.lowest, self.highest):
                 if low > high:
                     raise InputError(f"kl_adaptive.lowest: {low:g} must not exceed highest, which is {high:g}.")
@@ -195,7 +195,7 @@ class KLAdaptive(NumericController):
         """Compare the divergence of the update with the band around the target."""
         target, divergence = self.column("target", before), after.previous.divergence[:, None]
         factor = jnp.where(divergence > 2.0 * target, 1.0 / 1.5, jnp.where(divergence < 0.5 * target, 1.5, 1.0))
-        moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # an update that was not made says nothing
+        moved = jnp.any(after.theta != before.theta, axis=1, keepdims=True)  # ignore updates that were not made
         return self._clipped(state * jnp.where(moved, factor, 1.0), before)
 
     def _clipped(self, stepsize: Array, learners: Learners) -> Array:
@@ -233,25 +233,25 @@ class Metagrad(NumericController):
 
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[EpisodicMetaMDP, Array]:
         first = super().init(mdp, learners)
-        return whole_episodes(mdp, "controller: 'metagrad'"), mdp.space.clip(first)
+        return require_episodic(mdp, "controller: 'metagrad'"), mdp.space.clip(first)
 
     def propose(self, state: tuple[EpisodicMetaMDP, Array], learners: Learners) -> Array:
         return state[1]
 
     def observe(self, state: Any, before: Learners, hyperparameters: Array, after: Learners) -> Any:
-        """Grow while successive directions agree, shrink when they oppose."""
+        """Increase the step while successive directions agree, decrease it otherwise."""
         mdp, stepsize = state
         agreement = cosine(mdp.rule.direction(before.estimate), mdp.rule.direction(after.estimate))
         return mdp, mdp.space.clip(stepsize + self.column("beta", before) * agreement)
 
 
 class BanditState(NamedTuple):
-    """What every learner knows of the arms: (learners, coordinates, arms), of the current values (learners, coordinates)."""
+    """Statistics of the arms of every learner, (learners, coordinates, arms); the current values are (learners, coordinates)."""
 
     arms: Array  # values to choose from
-    current: Array  # in use
-    pulls: Array  # how often each arm was chosen
-    gains: Array  # sum of the improvements of the return that followed
+    current: Array  # values in use
+    pulls: Array  # number of times that each arm was chosen, with forgetting
+    gains: Array  # sum of the improvements of the return after these, with forgetting
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,11 +282,11 @@ class Bandit(NumericController):
         if not isinstance(space, HyperparameterSpace):
             raise InputError(f"controller: 'bandit' chooses from ranges, the rule {mdp.rule.name!r} has directions.")
         shifts = self.column("spread", learners) * jnp.asarray([-1.0, 0.0, 1.0], jnp.float32)
-        known = usual_values(mdp.rule, space)
+        defaults = usual_values(mdp.rule, space)
         for name, bounds in zip(space.names, space.ranges, strict=True):
-            usual = jnp.full((num, 1), known.get(name, bounds.high), jnp.float32)
-            usual = jnp.maximum(self.column("stepsize", learners) if name == "stepsize" else usual, bounds.low)
-            columns.append(jnp.clip(bounds.shifted(usual, shifts), bounds.low, bounds.high))
+            default = jnp.full((num, 1), defaults.get(name, bounds.high), jnp.float32)
+            default = jnp.maximum(self.column("stepsize", learners) if name == "stepsize" else default, bounds.low)
+            columns.append(jnp.clip(bounds.shifted(default, shifts), bounds.low, bounds.high))
         arms = jnp.stack(columns, axis=1)
         return BanditState(arms, arms[:, :, 1], jnp.zeros_like(arms), jnp.zeros_like(arms))
 
@@ -294,7 +294,7 @@ class Bandit(NumericController):
         return _chosen(state, self.column("exploration", learners), learners.controller_key)[0]
 
     def observe(self, state: BanditState, before: Learners, hyperparameters: Array, after: Learners) -> BanditState:
-        """Credit the improvement to the choice that was made."""
+        """Add the improvement to the arm that was chosen."""
         _, choice = _chosen(state, self.column("exploration", before), before.controller_key)
         first, second = before.estimate, after.estimate
         error = jnp.maximum(jnp.hypot(first.return_error, second.return_error), 1e-20)
@@ -306,10 +306,10 @@ class Bandit(NumericController):
 
 @jax.jit
 def _chosen(state: BanditState, exploration: Array, key: Array) -> tuple[Array, Array]:
-    """Return the next values, and which choice they make: 1 at one place of (learners, coordinates, arms), else 0."""
+    """Return the next values, and the chosen arm as a one-hot array (learners, coordinates, arms)."""
 
     def best(pulls: Array, gains: Array, weight: Array, key: Array) -> Array:
-        """Mark the largest upper confidence bound along the last axis; what is new comes first, in random order."""
+        """Mark the largest upper confidence bound along the last axis; arms without pulls come first, in random order."""
         safe = jnp.maximum(pulls, 1e-6)
         bound = gains / safe + weight * jnp.sqrt(jnp.log1p(jnp.sum(pulls, -1, keepdims=True)) / safe)
         bound = jnp.where(pulls > 1e-6, bound, 1e9 + 1e9 * jax.random.uniform(key, pulls.shape, jnp.float32))

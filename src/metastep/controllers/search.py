@@ -1,4 +1,4 @@
-"""Controllers that search among candidate steps: HOOF on the current batch, the oracle on fresh episodes."""
+"""Controllers that search among candidate steps: HOOF with the current batch, the oracle with fresh episodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep.controllers.schedules import NumericController, PerLearner
-from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, updated, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, apply_rule, require_episodic, rule_values
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.engine import compiled, is_compiled, stream, whole
+from metastep.simulation.engine import compiled, compiled_for, is_compiled, stream
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, discounted_returns, fold_over, on_cpu, simulate
 
-_SIDE_BY_SIDE = 8  # candidates simulated at once share random numbers; more would leave the processor's cache
+_SIDE_BY_SIDE = 8  # candidates simulated at once, with the same random numbers; more would exceed the processor's cache
 
 
 class Prices(NamedTuple):
@@ -46,7 +46,7 @@ def _tilt(
     """Sum over the current batch: stored, or simulated again with the same key."""
     sigma = rollout.policy.sigma
 
-    def follow(sums: _Tilt, move: Move, alive: Array) -> tuple[_Tilt, None]:
+    def on_step(sums: _Tilt, move: Move, alive: Array) -> tuple[_Tilt, None]:
         moved = shift(move.observation)
         cross = sum(u * z for u, z in zip(moved, move.noise, strict=True)) / sigma
         square = sum(u * u for u in moved) / sigma**2
@@ -62,12 +62,12 @@ def _tilt(
     lanes = jnp.zeros((rollout.num_episodes, learners.theta.shape[0]), jnp.float32)
     start = _Tilt(jnp.float32(1.0), lanes, lanes, lanes, lanes[0])
     if episodes is not None:
-        return fold_over(episodes, start, follow)
-    return simulate(rollout, learners.theta, learners.context, learners.simulation_key, start, follow)[0]
+        return fold_over(episodes, start, on_step)
+    return simulate(rollout, learners.theta, learners.context, learners.simulation_key, start, on_step)[0]
 
 
 def _price(tilt: _Tilt, scale: Array) -> Prices:
-    """Value one candidate, whose shift is `scale` (learners,) times the one behind the sums.
+    """Estimate one candidate, whose shift is `scale` (learners,) times that of `tilt`.
 
     WIS: `sum_i w_i G_i / sum_i w_i`, `log w_i = h A_i - h^2 B_i / 2`; only ratios of weights matter, so nothing overflows.
     """
@@ -77,12 +77,12 @@ def _price(tilt: _Tilt, scale: Array) -> Prices:
 
 
 def _is_along_a_line(mdp: EpisodicMetaMDP) -> bool:
-    """Whether the mean moves by h u(s): linear in theta, and a rule that adds h times something free of h and theta."""
+    """Return whether the policy's mean moves by h u(s): it is linear in theta, and the rule moves theta along a line."""
     return mdp.estimator.rollout.policy.is_linear and mdp.rule.is_along_a_line
 
 
 def _batch(mdp: EpisodicMetaMDP, learners: Learners) -> Trajectories | None:
-    """Return the current batch if it was kept, or has to be; None where a compiled function better simulates it again."""
+    """Return the episodes of the current batch; None if it is cheaper to simulate them again in a compiled function."""
     if learners.episodes is not None:
         return learners.episodes
     if _is_along_a_line(mdp) and is_compiled(mdp.env):
@@ -100,7 +100,7 @@ def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, epis
         return jax.vmap(partial(_price, tilt))(values["stepsize"])
 
     def price_one(candidate: Array) -> Prices:
-        theta = updated(mdp, learners, candidate).theta.T
+        theta = apply_rule(mdp, learners, candidate).theta.T
 
         def shift(observation: Arrays) -> Arrays:
             means = policy.mean(theta, observation), policy.mean(learners.theta.T, observation)
@@ -151,8 +151,8 @@ class HOOF(NumericController):
     least: ClassVar[dict[str, float]] = {"max_divergence": 0.0, "num_candidates": 1.0}
 
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[EpisodicMetaMDP, *tuple[Array, ...]]:
-        """Return the meta-MDP; effective sample sizes (learners,) of every update follow it in the state."""
-        return (whole_episodes(mdp, "controller: 'hoof'"),)
+        """Return a tuple with the meta-MDP, to which `observe` appends the effective sample sizes (learners,) of every update."""
+        return (require_episodic(mdp, "controller: 'hoof'"),)
 
     def propose(self, state: Any, learners: Learners) -> Array:
         mdp, bound = state[0], self.column("max_divergence", learners)[:, 0]
@@ -169,7 +169,7 @@ def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Arra
     rollout = mdp.estimator.rollout
 
     def price(candidate: Array) -> Array:
-        theta = updated(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
+        theta = apply_rule(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
         batch = rollout, theta, learners.context, learners.controller_key
         return jnp.mean(discounted_returns(*batch), axis=0) if is_compiled(mdp.env) else stream(*batch).mean_return
 
@@ -183,12 +183,12 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 
     The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
-    search = partial(whole(mdp.env, _search), mdp.simulated(), learners)
+    search = partial(compiled_for(mdp.env, _search), mdp.simulated(), learners)
     if not (is_compiled(mdp.env) and on_cpu()):
         return search(candidates)
-    # On a CPU a block uses one processor; idle ones take some of the candidates.
-    few = [candidates[start : start + _SIDE_BY_SIDE] for start in range(0, len(candidates), _SIDE_BY_SIDE)]
-    return jnp.concatenate(map_threads(search, few, None))
+    # On a CPU, a block uses one core; idle cores evaluate some of the candidates.
+    parts = [candidates[start : start + _SIDE_BY_SIDE] for start in range(0, len(candidates), _SIDE_BY_SIDE)]
+    return jnp.concatenate(map_threads(search, parts, None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,10 +216,10 @@ class GreedyOracle(Controller):
         return len(space.candidates(self.num_stepsizes))
 
     def init(self, mdp: MetaMDP, learners: Learners) -> EpisodicMetaMDP:
-        return whole_episodes(mdp, "controller: 'greedy-oracle'")
+        return require_episodic(mdp, "controller: 'greedy-oracle'")
 
     def propose(self, state: EpisodicMetaMDP, learners: Learners) -> Array:
-        """Try all candidates; ties and returns that are not finite go to the smallest."""
+        """Evaluate all candidates; ties, and returns that are not finite, choose the smallest."""
         candidates = jnp.asarray(state.space.candidates(self.num_stepsizes))
         returns = line_search(state, learners, candidates)
         return candidates[jnp.argmax(jnp.where(jnp.isfinite(returns), returns, -jnp.inf), axis=0)]

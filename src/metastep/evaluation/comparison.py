@@ -1,4 +1,4 @@
-"""The paired comparison: every method on the same tasks, from the same initial policies, with the same simulation keys."""
+"""Paired comparisons: every method runs on the same tasks, from the same initial policies, with the same random numbers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import describe, environment_record, first_difference
 from metastep._core.settings import from_json
-from metastep.evaluation.methods import RECORD, Method, MethodRecord, has_directions, refuse_overlap
+from metastep.evaluation.methods import RECORD, Method, MethodRecord, has_directions, require_disjoint
 from metastep.evaluation.tuning import TuningTable
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.runs import BlockRun, Plan, run_plans
 
-# Type and axes of the arrays: methods, tasks, updates, estimates (one more), hyperparameters, parameters, context.
+# Type and axes of the arrays: methods, tasks, updates, estimates (updates + 1), hyperparameters, policy parameters, context.
 _ARRAYS: dict[str, tuple[Any, str]] = {
     "context": (np.float32, "tc"),
     "returns": (np.float32, "mte"),
@@ -64,11 +64,11 @@ class Comparison:
 
     @property
     def num_tasks(self) -> int:
-        """Replications."""
+        """The number of tasks."""
         return self.returns.shape[1]
 
     def index(self, name: str) -> int:
-        """Return the position of a method."""
+        """Return the index of a method."""
         if name not in self.names:
             raise InputError(f"method: {name!r} is not in this comparison, allowed are {', '.join(self.names)}.")
         return self.names.index(name)
@@ -82,16 +82,16 @@ class Comparison:
         return self.record(name).label
 
     def at_edge(self, *methods: str) -> list[str]:
-        """Return labels of methods (all by default) tuned at an edge of their grid, with the names of the values."""
+        """Return the labels of those methods (by default of all) that are tuned at an edge of their grid, with the parameters."""
         tables = (table for table in self.tuning if table.at_edge and table.method in (methods or self.names))
         return [f"{self.label(table.method)} ({', '.join(table.at_edge)})" for table in tables]
 
     def num_flagged(self) -> dict[str, int]:
-        """Count estimates that were zero or not finite, by method."""
+        """Return the number of estimates that were zero or not finite, by method."""
         return dict(zip(self.names, self.flagged.sum(axis=(1, 2)).tolist(), strict=True))
 
     def num_diverged(self) -> dict[str, int]:
-        """Count tasks with a return that is not finite, by method."""
+        """Return the number of tasks with a return that is not finite, by method."""
         return dict(zip(self.names, (~np.isfinite(self.returns)).any(axis=2).sum(axis=1).tolist(), strict=True))
 
 
@@ -112,12 +112,12 @@ def compare(
 
     Args:
         methods: each replaces the meta-MDP's rule by its own.
-        seed, num_updates: of tasks, initial policies and simulations; T.
-        num_tasks: how many tasks of the stream; with `contexts`, their number is the default.
-        contexts: a task list (tasks, coordinates) in place of sampled ones, used in turn.
-        stream: where tasks and keys come from; a method that was shaped on it is refused.
-        tuning: tables to keep with the result.
-        blocks_together, tracker: blocks that a GPU simulates in one batch; receives progress in blocks.
+        seed, num_updates: seed of tasks, initial policies and simulations; number of updates T.
+        num_tasks: number of tasks; by default that of `contexts`.
+        contexts: tasks (tasks, coordinates) to use in turn, in place of sampled ones.
+        stream: source of tasks and keys; a method that was trained, selected or tuned on it is an error.
+        tuning: tables to store with the result.
+        blocks_together, tracker: number of blocks that a GPU simulates in one batch; receives progress in blocks.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
@@ -150,9 +150,9 @@ def comparison_plan(
     mdp, blocks = mdp.with_budget(num_updates), Blocks(num_tasks, mdp.block_size)
     starts = [mdp.tasks(seed, stream, block, contexts) for block in blocks]
     context = np.concatenate([start.context for start in starts])[:num_tasks]
-    refuse_overlap(methods, stream, context)
+    require_disjoint(methods, stream, context)
     pairs = [(method, method.on(mdp)) for method in methods]
-    ran = yield [
+    results = yield [
         BlockRun(variant, method.controller, start, num_updates, blocks.num_valid(block))
         for (method, variant), (block, start) in product(pairs, enumerate(starts))
     ]
@@ -167,9 +167,9 @@ def comparison_plan(
     }
     parts = []
     for index, (method, variant) in enumerate(pairs):
-        own = ran[index * len(blocks) : (index + 1) * len(blocks)]
+        own = results[index * len(blocks) : (index + 1) * len(blocks)]
         histories, chooses = [block.history for block in own], has_directions(variant.space)
-        # A chosen direction stands before the step.
+        # With a menu, the first coordinate is the direction, the second the step.
         chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])[None]
         reported = {name: np.concatenate([block.report[name].T for block in own]) for name in own[0].report}
         num_steps = [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]
@@ -192,16 +192,16 @@ def comparison_plan(
 
 
 def join(parts: Sequence[Comparison]) -> Comparison:
-    """Join comparisons of different methods on the same tasks; their settings must be the same."""
+    """Join comparisons of different methods on the same tasks and with the same settings."""
     for part in parts[1:]:
         require_alike(parts[0], part)
-    found: dict[str, list[Any]] = {name: [getattr(part, name) for part in parts] for name in tuple(_ARRAYS)[1:]}
-    most = max(chosen.shape[-1] for chosen in found["hyperparameters"])
-    found["hyperparameters"] = [  # NaN for those that a method does not choose
+    by_name: dict[str, list[Any]] = {name: [getattr(part, name) for part in parts] for name in tuple(_ARRAYS)[1:]}
+    most = max(chosen.shape[-1] for chosen in by_name["hyperparameters"])
+    by_name["hyperparameters"] = [  # NaN for those that a method does not choose
         np.pad(chosen, [(0, 0)] * 3 + [(0, most - chosen.shape[-1])], constant_values=np.nan)
-        for chosen in found["hyperparameters"]
+        for chosen in by_name["hyperparameters"]
     ]
-    arrays: dict[str, Any] = {name: np.concatenate(each) for name, each in found.items()}
+    arrays: dict[str, Any] = {name: np.concatenate(each) for name, each in by_name.items()}
     return dataclasses.replace(
         parts[0],
         methods=tuple(record for part in parts for record in part.methods),
@@ -212,22 +212,23 @@ def join(parts: Sequence[Comparison]) -> Comparison:
 
 
 def require_alike(first: Comparison, second: Comparison, *, but: Sequence[str] = ()) -> None:
-    """Refuse to join results of different tasks, learners, software or device; settings named in `but` may differ."""
+    """Raise an error if results differ in tasks, learners, software or device; settings named in `but` may differ."""
 
     def setting(comparison: Comparison) -> dict[str, Any]:
-        of_models = dict.fromkeys(("observation", "meta_discount"))  # which leave the learners alone
+        of_models = dict.fromkeys(("observation", "meta_discount"))  # these do not affect the learners
         mdp = comparison.settings.get("mdp", {}) | of_models
         return {name: value for name, value in comparison.settings.items() if name not in but} | {"mdp": mdp}
 
-    if found := first_difference(setting(first), setting(second)):
-        apart = f"{first.names[0]} was compared with {found[0]} = {found[1]}, {second.names[0]} with {found[2]}"
+    if difference := first_difference(setting(first), setting(second)):
+        name, one, other = difference
+        apart = f"{first.names[0]} was compared with {name} = {one}, {second.names[0]} with {other}"
         raise InputError(f"results: {apart}; only results of the same settings can be joined.")
     if not np.array_equal(second.context, first.context):
         raise InputError(f"results: {second.names[0]} was compared on other tasks than {first.names[0]}.")
 
 
 def save(path: str | Path, comparison: Comparison) -> str:
-    """Write a comparison, whole or not at all; return the file's SHA-256. The same content gives the same bytes."""
+    """Write a comparison atomically, equal content as equal bytes; return the file's SHA-256."""
     arrays: dict[str, NDArray[Any]] = {name: getattr(comparison, name) for name in _ARRAYS}
     arrays |= {f"diagnostics/{name}": array for name, array in comparison.diagnostics.items()}
     for index, table in enumerate(comparison.tuning):
@@ -244,7 +245,7 @@ def save(path: str | Path, comparison: Comparison) -> str:
 
 
 def load(path: str | Path) -> Comparison:
-    """Read a comparison; refuse a damaged or foreign file with one sentence."""
+    """Read and check a comparison; a damaged file, or one of another kind, is an `InputError`."""
     arrays, metadata = storage.read_tensors(path)
     storage.require_stamp(metadata, "comparison", path, "compare again with `metastep compare` or `metastep run`")
     prefix = "diagnostics/"
@@ -270,7 +271,7 @@ def load(path: str | Path) -> Comparison:
 
 
 def _require_whole(comparison: Comparison) -> None:
-    """Refuse arrays of a wrong type, shapes that do not fit each other, and values that cannot be."""
+    """Raise an error if arrays have wrong types, inconsistent shapes or impossible values."""
     updates, sizes = comparison.direction.shape[-1], {"m": len(comparison.methods), "c": len(comparison.context_names)}
     sizes |= {"t": len(comparison.context), "u": updates, "e": updates + 1}
     for name, (kind, axes) in _ARRAYS.items():
@@ -284,8 +285,8 @@ def _require_whole(comparison: Comparison) -> None:
     for record, chosen in zip(comparison.methods, comparison.direction, strict=True):
         last = max(0, len(record.directions) - 1)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() <= last:
-            found = f"{chosen.min()} to {chosen.max()}"
-            raise InputError(f"directions of {record.name} are {found}, allowed is 0 to {last}.")
+            actual = f"{chosen.min()} to {chosen.max()}"
+            raise InputError(f"directions of {record.name} are {actual}, allowed is 0 to {last}.")
         if len(record.choices) > sizes["h"]:
             raise InputError(f"choices of {record.name} are {len(record.choices)}, allowed is at most {sizes['h']}.")
     for table in comparison.tuning:
@@ -294,11 +295,11 @@ def _require_whole(comparison: Comparison) -> None:
 
 
 def to_parquet(comparison: Comparison, path: str | Path) -> None:
-    """Write the curves as one long table, a row for every method, task and update from 0 to T.
+    """Write the curves as one long Parquet table, with a row for every method, task and update from 0 to T.
 
-    Columns: `method`, `label`, `task`, `context_<name>`, `update`, `return` (after that many updates), `stepsize` (of the
-    update that led there, null at 0; a list where there are several hyperparameters), `flagged`, and where a method chose
-    among directions `direction` (the name, null for other methods and at 0).
+    Columns: `method`, `label`, `task`, `context_<name>`, `update`, `return` (after that many updates), `stepsize` (of the last
+    update, null at 0; a list if there are several hyperparameters), `flagged` and, if a method chose among directions,
+    `direction` (its name, null for other methods and at 0).
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -324,6 +325,6 @@ def to_parquet(comparison: Comparison, path: str | Path) -> None:
         names = np.full((len(comparison.methods), most + 1), None, object)  # None at update 0
         for index, record in enumerate(comparison.methods):
             names[index, 1 : 1 + len(record.directions)] = record.directions
-        place = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0))).reshape(-1)
-        columns["direction"] = pa.array(names[method, place], pa.string())
+        position = np.pad(comparison.direction.astype(int) + 1, ((0, 0), (0, 0), (1, 0))).reshape(-1)
+        columns["direction"] = pa.array(names[method, position], pa.string())
     storage.write_atomically(path, lambda file: pq.write_table(pa.table(columns), file))

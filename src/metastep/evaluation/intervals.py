@@ -39,7 +39,7 @@ class Interval(NamedTuple):
 
 
 def _checked(values: Array) -> Array:
-    """Refuse numbers that have no interval."""
+    """Return values; fewer than 2 tasks or a value that is not finite is an error."""
     if values.shape[-1] < 2:
         raise InputError(f"statistics: {values.shape[-1]} task; an interval needs at least 2.")
     if not np.isfinite(values).all():
@@ -65,8 +65,8 @@ def mean_interval(values: Array, *, confidence: float = 0.95) -> tuple[Array, Ar
     safe = np.where(np.abs(skew) < 1e-6, 1.0, skew)
 
     def inverse(adjusted: float) -> Array:
-        found = (np.cbrt(1.0 + 6.0 * safe * (adjusted - safe)) - 1.0) / (2.0 * safe)
-        return np.where(np.abs(skew) < 1e-6, adjusted, found)
+        exact = (np.cbrt(1.0 + 6.0 * safe * (adjusted - safe)) - 1.0) / (2.0 * safe)
+        return np.where(np.abs(skew) < 1e-6, adjusted, exact)
 
     return mean - error * inverse(quantile), mean - error * inverse(-quantile)
 
@@ -119,10 +119,10 @@ def bootstrap_interval(
     """
     num = _checked(data[0]).shape[-1]
     quantile = stats.t.ppf((1.0 - confidence) / 2.0, num - 1) * np.sqrt(num / (num - 1))
-    how: Any = {"vectorized": True, "paired": True, "axis": -1, "method": "percentile"}
-    how |= {"n_resamples": num_resamples, "batch": max(1, _BATCH_ELEMENTS // max(array.size for array in data))}
+    options: Any = {"vectorized": True, "paired": True, "axis": -1, "method": "percentile"}
+    options |= {"n_resamples": num_resamples, "batch": max(1, _BATCH_ELEMENTS // max(array.size for array in data))}
     level, rng = float(1.0 - 2.0 * stats.norm.cdf(quantile)), np.random.default_rng(seed)
-    result = stats.bootstrap(tuple(data), statistic, confidence_level=level, rng=rng, **how)
+    result = stats.bootstrap(tuple(data), statistic, confidence_level=level, rng=rng, **options)
     return np.asarray(result.confidence_interval.low), np.asarray(result.confidence_interval.high)
 
 

@@ -1,4 +1,4 @@
-"""Methods: a rule, what proposes its step sizes, and what is tuned; as data, as objects, and those that have a name."""
+"""Methods to compare: an update rule, a controller and the options to tune; as data, as objects, and registered by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,16 +37,16 @@ class MethodSpec:
 
     Args:
         name: identifier in files and tables.
-        controller: what proposes, a name in the registry of controllers.
-        controller_options: its options, but for those that are tuned.
-        rule: the update, a name in the registry of rules; None takes the experiment's.
-        rule_options: its options.
-        model: the experiment's further model whose meta-MDP it runs on: its rule, its step sizes, its observation.
-        steps: the step sizes it chooses from and what they mean; None takes the experiment's.
-        grid: the values that each tuned option of the controller is tried with, and as `rule.NAME` those of the rule.
-        needs_grid: the tuned options whose values the experiment must bring.
-        label: for figures and tables; the name by default.
-        colour: in figures; empty takes the next one of the palette.
+        controller: name of the controller in its registry.
+        controller_options: its options, without those that are tuned.
+        rule: name of the update rule in its registry; None is the experiment's rule.
+        rule_options: options of the rule.
+        model: name of a further model of the experiment, whose rule, step sizes and observation the method uses.
+        steps: range and scale of the step sizes; None is the experiment's.
+        grid: values of each tuned option of the controller; options of the rule are named `rule.NAME`.
+        needs_grid: tuned options whose values the experiment must set.
+        label: name in figures and tables; by default `name`.
+        colour: colour in figures; by default the next of the palette.
     """
 
     name: str
@@ -74,11 +74,11 @@ class MethodSpec:
 
     @property
     def first_values(self) -> dict[str, float]:
-        """The first value of everything that is tuned."""
+        """The first value of every tuned option."""
         return {name: values[0] for name, values in self.grid.items()}
 
     def on(self, mdp: MetaMDP, values: Mapping[str, float] | None = None) -> MetaMDP:
-        """Return the meta-MDP with the method's rule and steps, where it has its own, and these values of what is tuned."""
+        """Return the meta-MDP with the method's own rule and steps, if it has any, and these values of tuned options."""
         steps, rule = self.steps, mdp.rule
         space = None if steps is None else HyperparameterSpace((steps.low,), (steps.high,), (steps.scale,))
         if self.rule is not None:
@@ -87,17 +87,18 @@ class MethodSpec:
         return mdp.with_rule(rule, space)
 
     def build_controller(self, values: Mapping[str, Any]) -> Controller:
-        """Return the controller with these values of what is tuned: one number for all learners, or one for each."""
-        own = {name: value for name, value in values.items() if not name.startswith(_OF_RULE)}
-        options = {**self.controller_options, **own}
+        """Return the controller with these values of tuned options: one number for all learners, or one for each."""
+        tuned = {name: value for name, value in values.items() if not name.startswith(_OF_RULE)}
+        options = {**self.controller_options, **tuned}
         return controllers.REGISTRY.build(self.controller, options, field=self._field("controller"))
 
     def method(self, mdp: MetaMDP, values: Mapping[str, float] | None = None, **facts: Any) -> "Method":
         """Return the method with these values; `facts` are further fields of `Method`."""
         chosen = dict(values or {})
         facts = {"controller": self.build_controller(chosen), "label": self.label, "colour": self.colour, **facts}
-        own = self.on(mdp, chosen)
-        return Method(self.name, own.rule, values=chosen, space=own.space, observation=own.observation, **facts)
+        variant = self.on(mdp, chosen)
+        facts |= {"space": variant.space, "observation": variant.observation}
+        return Method(self.name, variant.rule, values=chosen, **facts)
 
     def _field(self, part: str) -> str:
         return f"compare.methods.{self.name}.{part}"
@@ -105,22 +106,22 @@ class MethodSpec:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """An update rule and what proposes its step sizes; name, label and colour are those of `MethodSpec`."""
+    """An update rule and the controller of its step sizes; name, label and colour are as in `MethodSpec`."""
 
     name: str
     rule: AnyRule
     controller: Controller
     label: str = ""
     colour: str = ""
-    values: Mapping[str, float] = field(default_factory=dict)  # what was tuned, for the record
-    tuned_on: TaskSource | None = None  # the tasks that this was done on
-    space: Space | None = None  # what the controller chooses from; None takes the comparison's
-    observation: tuple[str, ...] | None = None  # what it sees; None takes the comparison's
+    values: Mapping[str, float] = field(default_factory=dict)  # of tuned options, for the record
+    tuned_on: TaskSource | None = None
+    space: Space | None = None  # of the hyperparameters; None is that of the comparison
+    observation: tuple[str, ...] | None = None  # features; None are those of the comparison
 
     def on(self, mdp: MetaMDP) -> MetaMDP:
-        """Return the meta-MDP of a comparison with the method's own update and what it sees."""
-        own = mdp.with_rule(self.rule, self.space)
-        return own if self.observation is None else replace(own, observation=self.observation)
+        """Return the meta-MDP of a comparison with the method's rule, space and observation."""
+        variant = mdp.with_rule(self.rule, self.space)
+        return variant if self.observation is None else replace(variant, observation=self.observation)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -132,7 +133,7 @@ class Method:
         return (*self.controller.shaped_by, *(() if self.tuned_on is None else (self.tuned_on,)))
 
     def record(self, space: Space) -> "MethodRecord":
-        """Return the facts of a method without the objects; the space is what it chooses from."""
+        """Return a description of the method as plain data; `space` is that of its hyperparameters."""
         scales = [*{bounds.scale for bounds in space.branches.values()}]
         boxes = zip(space.names, space.scales, strict=True) if isinstance(space, HyperparameterSpace) else ()
         return MethodRecord(
@@ -152,12 +153,12 @@ class Method:
 
 
 def has_directions(space: Space) -> bool:
-    """Return whether a direction is chosen before the step along it; it is then the first of two coordinates."""
+    """Return whether a space has a menu of directions; then the first coordinate is the direction, the second the step."""
     return tuple(space.branches) != ("",)
 
 
 class MethodRecord(NamedTuple):
-    """What a results file remembers of a method; a comparison checks it, because files may come from others."""
+    """The description of a method in a results file; it is checked when read, because files may come from others."""
 
     name: Line
     label: Line
@@ -166,28 +167,28 @@ class MethodRecord(NamedTuple):
     controller: Line
     values: dict[str, float]
     is_yardstick: bool
-    directions: Annotated[tuple[Annotated[Line, MinLen(1)], ...], MaxLen(100)] = ()  # what it chose from, by position
-    scale: Literal[Scale, "mixed"] = "linear"  # a step is a length, a divergence, or now one and now the other
-    training_steps: Annotated[FiniteFloat, Ge(0)] = 0.0  # environment steps that its controller took to train itself
-    trials: Annotated[int, Ge(0)] = 0  # batches that its controller simulates of its own before every update
-    # Where it chose several numbers for each update, their names in the order of the array, and their scales.
+    directions: Annotated[tuple[Annotated[Line, MinLen(1)], ...], MaxLen(100)] = ()  # of its menu, by index
+    scale: Literal[Scale, "mixed"] = "linear"  # of its steps; "mixed" if directions differ
+    training_steps: Annotated[FiniteFloat, Ge(0)] = 0.0  # environment steps of its controller's own training
+    trials: Annotated[int, Ge(0)] = 0  # additional batches that its controller simulates before every update
+    # If it chose several numbers for each update, their names and scales, in the order of the array.
     choices: Annotated[tuple[tuple[Annotated[Line, MinLen(1)], Scale], ...], MaxLen(100)] = ()
 
 
 RECORD: TypeAdapter[MethodRecord] = TypeAdapter(MethodRecord)
 
 
-def refuse_overlap(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:
-    """Refuse to judge a method on what shaped it: the same stream, whatever the seed, or a task that is in both lists.
+def require_disjoint(methods: Sequence[Method], stream: Stream, contexts: NDArray[np.float32]) -> None:
+    """Raise an error if a method was trained, selected or tuned on the stream, or on one of the tasks, that it is tested on.
 
-    Sampled tasks of different streams are disjoint by construction.
+    The seed does not matter. Sampled tasks of different streams are disjoint by construction.
     """
-    judged = np.asarray(contexts, np.float32).tolist()
+    tests = np.asarray(contexts, np.float32).tolist()
     for method in methods:
         for source in method.shaped_by:
             seen = [] if source.contexts is None else np.asarray(source.contexts, np.float32).tolist()
             place = f"the {stream.name.lower()} stream and cannot be judged on it" if source.stream == stream else ""
-            if not place and (shared := [row for row in seen if row in judged]):
+            if not place and (shared := [row for row in seen if row in tests]):
                 shown = ", ".join(f"{value:g}" for value in shared[0])
                 place = f"the task ({shown}), which is also one of the tasks to judge it on"
             if place:

@@ -31,8 +31,8 @@ class Difference(NamedTuple):
     low: float
     high: float
     p_value: float
-    p_holm: float  # corrected for the number of comparisons made together
-    verdict: Verdict  # of this pair alone, so that one effect has one verdict in every table
+    p_holm: float  # corrected by Holm for all comparisons of one call
+    verdict: Verdict  # from the p-value of this pair alone, so that it is the same in every table
     probability: float  # of improvement: the share of tasks on which the target is better, ties counting half
     probability_low: float
     probability_high: float
@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What to say beside the interval: where fewer than 1 in 10 tasks differ, no interval covers well."""
+        """A note beside the interval if fewer than 1 in 10 tasks differ, because then no interval is reliable."""
         few = 10 * self.num_differing < self.num_tasks
         return f"only {self.num_differing} of {self.num_tasks} tasks differ" if few else ""
 
@@ -118,15 +118,15 @@ def differences(
     rows = []
     for pair, own, row in zip(pairs, apart, np.transpose(numbers).tolist(), strict=True):
         mean, low, high, p_value, p_holm, *improved = row
-        found = intervals.verdict(low, high, p_value, confidence)
+        verdict = intervals.verdict(low, high, p_value, confidence)
         counts = comparison.num_tasks, int((own != 0.0).sum())
-        facts: Any = (*pair, metric, mean, low, high, p_value, p_holm, found, *improved, *counts)
+        facts: Any = (*pair, metric, mean, low, high, p_value, p_holm, verdict, *improved, *counts)
         rows.append(Difference(*facts))
     return tuple(rows)
 
 
 def differences_to_csv(rows: Iterable[Difference], path: str | Path) -> None:
-    """Write paired differences as a table, a row for every pair of methods and metric; numbers to nine digits."""
+    """Write paired differences as CSV, with a row for every pair of methods and metric."""
     storage.write_atomically(path, to_csv([Difference._fields, *rows]).encode())
 
 

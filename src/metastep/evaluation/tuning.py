@@ -1,4 +1,4 @@
-"""Tuning by grid search on tuning tasks, all grid points in lockstep (table 1 of the paper)."""
+"""Tune methods by grid search on tuning tasks, all grid points in lockstep (table 1 of the paper)."""
 
 from itertools import product
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from metastep.mdp.runs import BlockRun, Plan, run_plans
 
 
 class TuningTable(NamedTuple):
-    """The result of one grid search; the score is the area under the curve, the mean return over updates 1..T."""
+    """The result of a grid search; the score of a point is the area under the curve, the mean return over updates 1..T."""
 
     method: str
     parameters: tuple[str, ...]
@@ -31,7 +31,7 @@ class TuningTable(NamedTuple):
 
     @property
     def best(self) -> int:
-        """The point with the highest mean; ties go to the first."""
+        """The index of the point with the highest mean, the first one in case of ties."""
         return int(np.argmax(self.mean))
 
     @property
@@ -41,7 +41,7 @@ class TuningTable(NamedTuple):
 
     @property
     def at_edge(self) -> tuple[str, ...]:
-        """Parameters whose tuned value is the smallest or largest of its grid, so that a wider grid might do better."""
+        """Names of parameters whose tuned value is at an edge of the grid, so that a wider grid might do better."""
         ranges = zip(self.parameters, self.points.T, self.points[self.best], strict=True)
         return tuple(name for name, column, value in ranges if value in (column.min(), column.max()))
 
@@ -60,10 +60,10 @@ def tune(
 ) -> tuple[Method, TuningTable]:
     """Score all combinations of a method's grid on the same tasks and initial policies; return the best as a method.
 
-    Grid points and tasks share the lanes of blocks: lane `p * num_tasks + t` is point p on task t, so a grid costs as many
-    blocks as its learners fill. Points differ in their simulation noise, which is small against the differences between tasks.
-    With `shared_noise`, or where an option of the rule is tuned, each point has blocks of its own, and all share their noise,
-    as the methods of `compare` do. The other arguments are those of `compare`.
+    By default, a block holds learners of several grid points: learner `p * num_tasks + t` is point p on task t. Fewer blocks are
+    simulated, but points have independent simulation noise, which is small compared with the differences between tasks. With
+    `shared_noise`, or if an option of the rule is tuned, each point has its own blocks, all with the same random numbers, as the
+    methods of `compare` do. The other arguments are those of `compare`.
     """
     if contexts is not None:
         contexts = mdp.env.context_space.validate(contexts)
@@ -74,12 +74,12 @@ def tune(
 
 
 def num_blocks(spec: MethodSpec, mdp: MetaMDP, num_tasks: int, shared_noise: bool) -> int:
-    """Return how many blocks a grid search takes."""
+    """Return the number of blocks of a grid search."""
     return sum(len(Blocks(len(points) * num_tasks, mdp.block_size)) for points in _groups(spec, shared_noise))
 
 
 def _groups(spec: MethodSpec, shared_noise: bool) -> list[NDArray[np.float64]]:
-    """Return the points (points, parameters) of the grid that share blocks."""
+    """Return the grid points, (points, parameters), in groups that share blocks."""
     points = np.array(list(product(*spec.grid.values())), np.float64)
     return np.split(points, len(points)) if shared_noise or spec.tunes_rule else [points]
 
@@ -99,8 +99,8 @@ def tuning_plan(
         needed = "at least 2 tasks and 1 update are needed"
         raise InputError(f"tune: {num_tasks} tasks and {num_updates} updates; {needed}.")
     tasks = [mdp.tasks(seed, Stream.TUNING, block, contexts) for block in Blocks(num_tasks, mdp.block_size)]
-    context, theta = (jnp.concatenate(each)[:num_tasks] for each in zip(*(task[:2] for task in tasks), strict=True))
-    base, asked = mdp.with_budget(num_updates), list[BlockRun]()
+    context, theta = (jnp.concatenate(each)[:num_tasks] for each in zip(*(block[:2] for block in tasks), strict=True))
+    base, runs = mdp.with_budget(num_updates), list[BlockRun]()
     for points in groups:
         lanes = Blocks(len(points) * num_tasks, mdp.block_size)
         for block in lanes:
@@ -108,21 +108,22 @@ def tuning_plan(
             lane = np.minimum(np.arange(block * lanes.size, (block + 1) * lanes.size), lanes.num_learners - 1)
             by_lane = points[lane // num_tasks].T if len(points) > 1 else points[0].tolist()
             values: dict[str, Any] = dict(zip(parameters, by_lane, strict=True))
-            own = lane % num_tasks
-            start = Tasks(context[own], theta[own], block_key(seed, Stream.TUNING, block))
-            how = spec.on(base, spec.first_values if len(points) > 1 else values), spec.build_controller(values)
-            asked.append(BlockRun(*how, start, num_updates, lanes.num_valid(block)))
-    histories, points = [ran.history for ran in (yield asked)], np.concatenate(groups)
+            task = lane % num_tasks
+            start = Tasks(context[task], theta[task], block_key(seed, Stream.TUNING, block))
+            variant = spec.on(base, spec.first_values if len(points) > 1 else values)
+            controller = spec.build_controller(values)
+            runs.append(BlockRun(variant, controller, start, num_updates, lanes.num_valid(block)))
+    histories, points = [result.history for result in (yield runs)], np.concatenate(groups)
     scores = np.concatenate([history.mean_return[1:].mean(axis=0, dtype=np.float64) for history in histories])
     scores = scores.reshape(len(points), num_tasks)
     finite = np.isfinite(scores)
-    whole, safe = finite.all(axis=1), np.where(finite, scores, 0.0)
+    all_finite, safe = finite.all(axis=1), np.where(finite, scores, 0.0)
     table = TuningTable(
         method=spec.name,
         parameters=parameters,
         points=points,
-        mean=np.where(whole, safe.mean(axis=1), -np.inf),
-        standard_error=np.where(whole, safe.std(axis=1, ddof=1) / np.sqrt(num_tasks), np.inf),
+        mean=np.where(all_finite, safe.mean(axis=1), -np.inf),
+        standard_error=np.where(all_finite, safe.std(axis=1, ddof=1) / np.sqrt(num_tasks), np.inf),
         num_diverged=(~finite).sum(axis=1),
         num_tasks=num_tasks,
         seed=seed,

@@ -1,6 +1,6 @@
 """Estimate memory, disk and simulated steps of a run from its shapes, before anything is allocated.
 
-The figures are lower bounds within a small factor: what is refused here is out of reach, not merely slow or tight.
+The figures are lower bounds within a small factor: an experiment that is rejected here is out of reach, not merely slow or tight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metastep._core.parallel import count_threads
 from metastep._core.progress import format_si
 from metastep._core.storage import require_free_space
 from metastep.experiments.config import learners_collected, updates_collected
-from metastep.experiments.stages import some_controller
+from metastep.experiments.stages import example_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
 from metastep.search.evolution import Search
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from metastep.experiments.run import Run
 
 STEPS_PER_SECOND = {"in JAX": 1e7, "with learning": 1e5, "on the host": 1e5}
-"""Of a few processor cores; a large GPU may be 100 times as fast, and host environments differ as much in either direction."""
+"""Speeds of a few cores; a large GPU may be 100 times as fast, and host environments vary as much in both directions."""
 MOST_DAYS = 10.0
-"""A longer experiment is likelier a digit too many than meant; `--yes` says that it is meant."""
+"""A longer experiment is more likely a typing error than intended; `--yes` runs it."""
 
 
 class Budget(NamedTuple):
     """The resources of an experiment."""
 
-    memory: dict[str, int]  # bytes, by the setting that says most about them
+    memory: dict[str, int]  # bytes, by the setting that affects them most
     disk: int  # bytes, of the training data
     steps: float  # of environments, in all stages
 
 
 def budget_of(run: Run) -> Budget:
-    """Return the budget of a run, whatever its numbers are; nothing is allocated."""
+    """Return the budget of a run without allocating anything."""
     config, compare, specs = run.config, run.config.compare, run.methods.values()
-    controllers = [some_controller(spec) for spec in specs]
+    controllers = [example_controller(spec) for spec in specs]
     keeps_episodes = any(controller.keeps_episodes for controller in controllers)
     memory, disk, steps = Counter[str](), 0, 0.0
 
     def simulate(field: str, mdp: MetaMDP, learners: int, updates: int, times: int = 1, at_once: int = 0) -> None:
-        """Add `times` simulations of learners, of whose blocks some are in memory at once: by default one for each core."""
+        """Add `times` simulations of learners, with `at_once` blocks in memory: by default one per core."""
         nonlocal steps
         block, at_once = mdp.block_size, at_once or blocks_at_once(mdp.env)
         steps += times * float(-(-learners // block) * block * (updates + 1) * mdp.batch_steps)
@@ -64,15 +64,15 @@ def budget_of(run: Run) -> Budget:
     simulate("rollout.block_size", run.mdp, tuned, compare.num_updates, 1, together)
     for spec, controller in zip(specs, controllers, strict=True):
         batches = controller.num_batches
-        if not batches:  # one that tries all step sizes has a batch for each
+        if not batches:  # it simulates a batch for each step size
             space = spec.on(run.of_model(spec.model).mdp).space
             batches = 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
         simulate("rollout.block_size", run.mdp, compare.num_tasks, compare.num_updates, batches, together)
     tasks = len(specs) * compare.num_tasks + config.fqi.iterations * config.selection.num_tasks
     curves = 4 * tasks * (3 * compare.num_updates + run.mdp.policy.num_parameters)
     memory["compare.num_tasks"] = curves + 8 * (tuned + len(specs) * compare.num_resamples)
-    for own in map(run.of_model, run.models_needed):  # collecting, fitting and selecting each, or searching
-        learned, mdp, collect = own.config, own.mdp, own.config.collect
+    for model_run in map(run.of_model, run.models_needed):  # collect, fit and select each model, or search it
+        learned, mdp, collect = model_run.config, model_run.mdp, model_run.config.collect
         if learned.learner == "search":
             search, updates = Search(**dict(learned.search)), learned.meta.num_updates
             mdp, num = replace(mdp, block_size=search.block_size or mdp.block_size), len(search.levels)
@@ -86,26 +86,26 @@ def budget_of(run: Run) -> Budget:
         layout = layout_of(mdp, learners_collected(learned), updates_collected(learned), collect.labels)
         full, rest = divmod(layout.num_learners, layout.block_size)
         disk += (full and full * layout.num_bytes(0)) + (rest and layout.num_bytes(full))
-        tried, at_once = layout.num_updates * collect.labels, min(blocks_at_once(mdp.env), len(layout.blocks))
+        evaluated, at_once = layout.num_updates * collect.labels, min(blocks_at_once(mdp.env), len(layout.blocks))
         field = "collect.block_size" if collect.block_size else "rollout.block_size"
-        simulate(field, mdp, layout.num_learners, tried, 1, at_once)
+        simulate(field, mdp, layout.num_learners, evaluated, 1, at_once)
         columns = sum(layout.features.get(name, 1) for name in learned.meta.observation) + len(layout.context_names)
         # Observations before and after, inputs, padded inputs, targets; for each thread ids and targets in two orders.
         row = 4 * (3 * columns + -(-(columns + 1) // 16) * 16) + 16 + 24 * count_threads(None)
-        fit = layout.num_learners * tried * row
+        fit = layout.num_learners * evaluated * row
         memory["collect.num_meta_episodes"] = max(memory["collect.num_meta_episodes"], fit)
     return Budget(memory, disk, steps)
 
 
 def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
-    """Refuse what does not fit into memory or onto the disk, and, unless `anyway`, what takes weeks."""
+    """Raise an error if a run does not fit into memory or onto the disk or, unless `anyway`, takes more than `MOST_DAYS`."""
     budget, memory, device = budget_of(run), available_memory(), jax.devices()[0]
     stats = None if device.platform == "cpu" else device.memory_stats()
     on_device = memory if stats is None else stats.get("bytes_limit") or memory
     for field, needed in budget.memory.items():
-        there = on_device if field.endswith("block_size") else memory
-        if needed > there:
-            takes = f"what depends on it takes about {format_si(needed)}B of memory, {format_si(there)}B are available"
+        free = on_device if field.endswith("block_size") else memory
+        if needed > free:
+            takes = f"what depends on it takes about {format_si(needed)}B of memory, {format_si(free)}B are available"
             raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks or cores.")
     require_free_space(run.path, budget.disk)
     kind = "in JAX" if is_compiled(run.mdp.env) else "on the host"
@@ -120,11 +120,11 @@ def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
 
 def available_memory() -> int:
     """Return the bytes of main memory available now, within the limit of a container where there is one."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file, name in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
         try:
             line = next(line for line in Path(file).read_text().splitlines() if line.startswith(name))
-            found.append(int(line.removeprefix(name).split()[0]) * (1024 if name else 1))
+            limits.append(int(line.removeprefix(name).split()[0]) * (1024 if name else 1))
         except (OSError, StopIteration, ValueError, IndexError):  # another system, or no limit
             continue
-    return min(found)
+    return min(limits)

@@ -1,4 +1,4 @@
-"""`metastep check`: a folder holds what metastep wrote there, whole and of one run; `metastep inspect`: describe it."""
+"""`metastep check` verifies that a folder's files are complete, unchanged and of one run; `metastep inspect` describes them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -25,20 +25,20 @@ from metastep.search import SearchedModel, load_model
 _Checks = dict[Path, Callable[[], object]]
 # Folders that a stopped process may leave empty.
 _OWN = {"data", "search", "levels", "results", "figures", "extra", "runs", "rounds", "models"}
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the updates, at which a controller without knots is shown
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # fractions of the updates at which a controller without knots is shown
 _SLICE = 5  # contexts along each coordinate at which first steps are shown; odd
-_STARTS = 64  # first observations over which they are averaged
+_STARTS = 64  # number of first observations over which first steps are averaged
 
 
 class Finding(NamedTuple):
-    """A file and its problem; "" where it is as it was written."""
+    """A file and its problem; "" if it has none."""
 
     path: Path
     problem: str = ""
 
 
 def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
-    """Verify everything in the folder of a run or of a dataset; findings are in the order of the names."""
+    """Verify all files in the folder of a run or of a dataset; findings are sorted by path."""
     if (path / "config.json").exists():
         checks = _run(path, allow_imports)
     elif (path / "manifest.json").exists():
@@ -61,7 +61,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 
 def busy_in(path: Path) -> str:
-    """Return which process writes in a folder now; what it has not finished is not damaged."""
+    """Return which process is writing in a folder, "" if none; its unfinished files are not damaged."""
     return lock_holder(provenance.lock_folder(path)) if path.is_dir() else ""
 
 
@@ -75,7 +75,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _leftover(path: Path) -> str:
-    """Return what a stopped or running process left here; "" where it is something else."""
+    """Describe an unfinished file of a stopped or running process; "" for other files."""
     if storage.is_temporary(path.name) or path.name == LOCK:
         return "is a leftover of a process that was stopped; the next run removes it."
     if path.name.startswith("part-") and path.parent.name == "data":
@@ -88,13 +88,13 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         run = Run.open(path)
     except InputError:
 
-        def refuse() -> None:
+        def fail() -> None:
             raise InputError("cannot be verified without a sound config.json.")
 
-        return dict.fromkeys(_files(path), refuse) | {path / "config.json": partial(Run.open, path)}
-    run.importing(allow_imports)  # whose refusal says nothing of the files
+        return dict.fromkeys(_files(path), fail) | {path / "config.json": partial(Run.open, path)}
+    run.importing(allow_imports)  # an error here is not one of the files
     is_compared, is_reported = run.comparison_file.exists(), run.report_file.exists()
-    # Whole data were collected here, with a model for each later round, or copied; both take time, and so does a fit.
+    # Complete data were collected here, with a model for each later round, or copied; both and a fit record their times.
     is_whole, stages = False, {"collect"}
     with suppress(InputError):
         is_whole = bool(block_checksums(run.data_folder))
@@ -103,7 +103,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     rounds, extra = range(1, run.config.collect.rounds), sorted((path / "extra").glob("*.safetensors"))
     is_collected, names = is_whole and "collect" in stages, run.config.compare.names
     checks: _Checks = {}
-    listed: list[tuple[Path, Callable[[], object], bool]] = [  # a file, its check and whether the file must be there
+    listed: list[tuple[Path, Callable[[], object], bool]] = [  # a file, its check, and whether the file is required
         (path / "config.json", partial(Run.open, path), True),
         (path / "command.txt", partial(_require_command, path / "command.txt"), False),
         (path / "times.json", partial(read_times, path), is_whole or run.model_file.exists()),
@@ -115,20 +115,22 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
     ]
     followed = run.models_needed if is_compared or is_reported else ()
     for name in ("", *run.config.models):
-        own = run.of_model(name)
-        if name and own.path.exists():
-            checks |= _run(own.path, allow_imports)
-            listed.append((own.path / "config.json", partial(_require_model, own), True))
-        is_fitted = name in followed or (not name and (own.model_file.exists() or own.validation_file.exists()))
-        listed.append((own.model_file, partial(read_fitted, own), is_fitted))
-        listed.append((own.validation_file, partial(getattr, own, "validation"), is_fitted))
-        if own.config.learner == "search":
-            for level in own.config.search.levels:
-                course, model = (searching.level_file(own, level, folder) for folder in ("search", "levels"))
-                listed.append((course, partial(searching.kept_course, own, level), own.model_file.exists()))
-                listed.append((model, partial(searching.read_level, own, level), own.model_file.exists()))
-        elif is_fitted or own.data_folder.exists():
-            checks |= _data(own.data_folder, partial(provenance.read_dataset, own, verify=False))
+        model_run = run.of_model(name)
+        if name and model_run.path.exists():
+            checks |= _run(model_run.path, allow_imports)
+            listed.append((model_run.path / "config.json", partial(_require_model, model_run), True))
+        is_fitted = name in followed or (
+            not name and (model_run.model_file.exists() or model_run.validation_file.exists())
+        )
+        listed.append((model_run.model_file, partial(read_fitted, model_run), is_fitted))
+        listed.append((model_run.validation_file, partial(getattr, model_run, "validation"), is_fitted))
+        if model_run.config.learner == "search":
+            for level in model_run.config.search.levels:
+                course, model = (searching.level_file(model_run, level, folder) for folder in ("search", "levels"))
+                listed.append((course, partial(searching.kept_course, model_run, level), model_run.model_file.exists()))
+                listed.append((model, partial(searching.read_level, model_run, level), model_run.model_file.exists()))
+        elif is_fitted or model_run.data_folder.exists():
+            checks |= _data(model_run.data_folder, partial(provenance.read_dataset, model_run, verify=False))
     with suppress(InputError):
         for name, checksum in provenance.read_report(run)["files"].items():
             listed.append((path / name, partial(_require_checksum, path / name, checksum), True))
@@ -136,7 +138,7 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
 
 
 def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
-    """Return checks of the manifest and the blocks that it lists; while it lists none, of those that are there."""
+    """Return checks of the manifest and of the blocks that it lists or, while it lists none, of the existing ones."""
     checks: _Checks = {folder / "manifest.json": opened}
     try:
         sums: dict[Path, str | None] = dict(block_checksums(folder))
@@ -150,9 +152,9 @@ def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
 
 
 def _require_model(own: Run) -> None:
-    """Refuse the run of a model within a run whose configuration is not what the whole says."""
-    there, place = Run.open(own.path).config.to_dict(), f"File {own.path / 'config.json'} has"
-    provenance.require_same(there, own.config.to_dict(), place, "but in this run it is", "remove the model")
+    """Raise an error if the configuration of a further model's run is not the one that the whole run defines."""
+    recorded, place = Run.open(own.path).config.to_dict(), f"File {own.path / 'config.json'} has"
+    provenance.require_same(recorded, own.config.to_dict(), place, "but in this run it is", "remove the model")
 
 
 def _require_command(path: Path) -> None:
@@ -162,8 +164,8 @@ def _require_command(path: Path) -> None:
 
 
 def _require_checksum(file: Path, checksum: str) -> None:
-    if (found := storage.sha256_of(file)) != checksum:
-        raise InputError(f"File {file} is damaged or was edited: its SHA-256 is {found}, expected is {checksum}.")
+    if (actual := storage.sha256_of(file)) != checksum:
+        raise InputError(f"File {file} is damaged or was edited: its SHA-256 is {actual}, expected is {checksum}.")
 
 
 def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
@@ -184,7 +186,7 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
 
 
 def draw_model(path: Path, figure: Path, *, force: bool = False) -> None:
-    """Draw what a searched model does, as SVG or PNG."""
+    """Draw the choices of a searched model as SVG or PNG."""
     if (ending := figure.suffix.removeprefix(".").lower()) not in ("svg", "png"):
         raise InputError(f"--figure: {figure} must end with .svg or .png.")
     if not isinstance(model := load_model(path), SearchedModel):
@@ -222,8 +224,8 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
     yield observation
     for branch in record.branches:
         named = f"direction {printable(branch.name)}: steps" if branch.name else "step sizes:"
-        how = [record.maximum, *([] if branch.scale == "linear" else [branch.scale]), f"ties: {record.ties}"]
-        yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({', '.join(how)})"
+        details = [record.maximum, *([] if branch.scale == "linear" else [branch.scale]), f"ties: {record.ties}"]
+        yield f"  {named} {record.num_stepsizes} from {branch.low:g} to {branch.high:g} ({', '.join(details)})"
     function = model.q_functions[record.selected_iteration - 1]
     options = [f"{key} {value}" for key, value in record.regressor.options.items()]
     fitted = printable(", ".join([f"{len(function.heads)} heads of {record.regressor.name}", *options]))
@@ -244,11 +246,11 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
 def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
     """Describe the mean first step along each context coordinate; with a menu, that of the most frequent direction.
 
-    Starts are first observations of the training data or, without it, of a policy at zero with unit gradients, both ways.
+    Observations are the first of the training data or, without data, those of a zero policy with unit gradients of both signs.
     """
     record, sizes = model.record, {part.name: part.size for part in model.record.observation}
     ends = np.cumsum([0, *sizes.values()]).tolist()
-    columns = {name: slice(*place) for name, place in zip(sizes, pairwise(ends), strict=True)}
+    columns = {name: slice(*bounds) for name, bounds in zip(sizes, pairwise(ends), strict=True)}
     if dataset is not None:
         starts = observations(dataset, tuple(sizes), num=_STARTS)
     else:
@@ -260,13 +262,13 @@ def _first_steps(model: Model, dataset: Dataset | None) -> Iterator[str]:
     bounds = (each[columns["context"]] for each in (record.feature_names, record.feature_low, record.feature_high))
     axes = {name: np.linspace(low, high, _SLICE, dtype=np.float32) for name, low, high in zip(*bounds, strict=True)}
     for name, axis in axes.items() if len(starts) else ():
-        grid = [own if own is axis else own[[_SLICE // 2]] for own in axes.values()]
+        grid = [each if each is axis else each[[_SLICE // 2]] for each in axes.values()]
         shown = []
         for value, chosen in zip(axis, proposals(model, starts, grid), strict=True):
             direction = ""
             if record.directions:
-                usual = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
-                direction, chosen = f"{printable(record.directions[usual])} ", chosen[chosen[:, 0] == usual]
+                frequent = int(np.bincount(chosen[:, 0].astype(np.int64)).argmax())
+                direction, chosen = f"{printable(record.directions[frequent])} ", chosen[chosen[:, 0] == frequent]
             shown.append(f"{value:g}: {direction}{chosen[:, -1].mean():.3g}")
         others = "others at their middle; " if len(axes) > 1 else ""
         yield f"  first step by {printable(name)} ({others}step size): {', '.join(shown)}"

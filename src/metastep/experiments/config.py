@@ -1,9 +1,9 @@
-"""From presets and files to configurations, and from a configuration to the objects that run it.
+"""Load configurations from presets and files, and build the objects that a configuration describes.
 
 A preset is a TOML file whose tables are the sections of `Experiment`, at full scale, which is the paper's; its table `[quick]`
-overrides some of them for a run of a minute or two. Tables `[readings.NAME]` override others where `--set reading=NAME` asks for
-it: a paper can be read in more than one way. `extends = "NAME"` merges the file over a preset, a base of presets or another
-file. A user's own file has the same form.
+overrides some settings for a run of a minute or two. A table `[readings.NAME]`, an interpretation of the paper, overrides
+settings if `--set reading=NAME` selects it. `extends = "NAME"` merges the file over a preset, a base of presets or another file.
+Users' own files have the same form.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from metastep.simulation.rollouts import Rollout
 Scale = Literal["quick", "full"]
 
 _PRESETS = Path(__file__).parent / "presets"
-# Settings of rollouts that only rules that learn from steps, or from whole episodes, use.
+# Settings of rollouts that are used only by rules that learn from steps, or only by those that learn from whole episodes.
 _OF_STEPS = ("num_envs", "num_steps", "hold")
 _OF_EPISODES = ("num_episodes", "baseline", "fisher", "damping_kind", "cg_iterations")
 
@@ -47,7 +47,7 @@ def list_presets() -> tuple[str, ...]:
 def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str] = ()) -> Experiment:
     """Return the configuration of a preset, or of a file whose name ends in .toml, with overrides like `seed=3`.
 
-    Without a scale, `quick` is taken where there is a table of that name.
+    The default scale is `quick` if the file has a table of that name, else `full`.
     """
     data = _read(source)
     if scale not in (None, *get_args(Scale)):
@@ -69,7 +69,7 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
     for names, value in (setting for setting in settings if setting[0] != ["reading"]):
         data = _replaced(data, names, value)
         if len(names) == 2 and isinstance(value, dict) and "name" in value:
-            # A part of another name: what further models set was for the part before. What is no table is refused later.
+            # The part is replaced by another: options that further models set were for the old part. Checks follow in `parse`.
             with suppress(AttributeError):
                 for own in (table.get(names[0], {}) for table in data.get("models", {}).values()):
                     if isinstance(own.get(names[1]), dict) and "name" not in own[names[1]]:
@@ -78,7 +78,7 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
 
 
 def _setting(override: str) -> tuple[list[str], Any]:
-    """Return the name of an overridden setting, in parts, and its value: as TOML writes it, else plain text."""
+    """Return the name of an overridden setting, split at dots, and its value: parsed as TOML, else plain text."""
     key, equals, text = (part.strip() for part in override.partition("="))
     if not equals or not all(names := key.split(".")):
         raise InputError(f"--set: {shown(override)} must have the form section.key=value.")
@@ -93,17 +93,17 @@ def _setting(override: str) -> tuple[list[str], Any]:
 
 
 def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> Any:
-    """Read a preset or file, merged over what it extends; `extending` are the files that led here."""
+    """Read a preset or file, merged over what it extends; `extending` is the chain of files that extend it."""
     if str(source).endswith(".toml"):
         file = extending[-1].parent / source if extending else Path(source)
     else:
-        # A base of presets, which is not complete, can only be extended.
-        known = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()}
-        known |= {base.stem: base for base in (_PRESETS / "bases").glob("*.toml")} if extending else {}
-        if str(source) not in known:
+        # A base of presets is incomplete: it can be extended, but not loaded.
+        files = {preset: _PRESETS / f"{preset}.toml" for preset in list_presets()}
+        files |= {base.stem: base for base in (_PRESETS / "bases").glob("*.toml")} if extending else {}
+        if str(source) not in files:
             what = "is neither a preset nor a file that ends in .toml"
-            raise not_registered("extends" if extending else "preset", str(source), [*known], what)
-        file = known[str(source)]
+            raise not_registered("extends" if extending else "preset", str(source), [*files], what)
+        file = files[str(source)]
     if file.resolve() in [seen.resolve() for seen in extending]:
         raise InputError(f"extends: {' extends '.join(str(path) for path in (*extending, file))}, which is a circle.")
     content = read_bytes(file)
@@ -117,17 +117,16 @@ def _read(source: str | Path, extending: tuple[Path, ...] = ()) -> Any:
     if not isinstance(base, str):
         raise InputError(f"extends: {shown(base)} must be the name of a preset or the path of a .toml file.")
     below = _read(base, (*extending, file))
-    with suppress(KeyError, TypeError):  # what is no table is refused later
+    with suppress(KeyError, TypeError):  # `parse` reports values that are not tables
         wanted, quick = data["compare"]["methods"], below["quick"]["compare"]
         tables, settings = _tables(wanted), _by_name(quick["methods"])
-        # The file says which methods to compare, at either scale.
-        if settings and isinstance(wanted, list) and tables != wanted:
+        if settings and isinstance(wanted, list) and tables != wanted:  # the file selects methods, for both scales
             quick["methods"] = [settings[entry["name"]] for entry in tables or () if entry["name"] in settings]
     return _merged(below, data)
 
 
 def parse(data: Mapping[str, Any]) -> Experiment:
-    """Check a configuration; what is wrong with it is one sentence."""
+    """Check a configuration; raise the first problem as an `InputError` of one sentence."""
     try:
         config = Experiment.model_validate(with_all(tuple, data))
     except ValidationError as error:
@@ -138,7 +137,7 @@ def parse(data: Mapping[str, Any]) -> Experiment:
 
 
 def variant(config: Experiment, model: str) -> Experiment:
-    """Return the experiment of one of its models: with the settings that differ for it, and without other models."""
+    """Return the experiment of one of its further models: with that model's settings, and without other models."""
     if not model:
         return config
     data = config.to_dict()
@@ -155,7 +154,7 @@ def variant(config: Experiment, model: str) -> Experiment:
 def _merged(base: Any, changes: Any) -> Any:
     """Merge tables key by key and lists of named tables entry by entry; replace everything else.
 
-    A part of another name brings options of its own.
+    A part with another name replaces the old part and its options.
     """
     if isinstance(base, str) and isinstance(changes, dict):
         base = {"name": base}
@@ -170,39 +169,39 @@ def _merged(base: Any, changes: Any) -> Any:
 
 
 def _replaced(data: Any, names: Sequence[str], value: Any) -> Any:
-    """Return a copy of the settings with one of them set; a list of methods is entered by name, or picked from."""
+    """Return a copy of the settings with one of them set; an entry of a list of methods is found by its name."""
     if not names:
         return _picked(data, value)
     name, *rest = names
     if tables := _tables(data):
         known = {entry["name"]: entry for entry in tables}
         return [*(known | {name: _replaced(known.get(name, {"name": name}), rest, value)}).values()]
-    if not isinstance(data, dict):  # a part by its name alone, of which an option is set; a value is refused later
+    if not isinstance(data, dict):  # a part given by its name alone; `parse` reports other values
         data = {"name": data} if isinstance(data, str) else {}
     return data | {name: _replaced(data.get(name), rest, value)}
 
 
 def _picked(known: Any, wanted: Any) -> Any:
-    """Return the methods that a list picks from a list of named tables, with their settings; else the list itself."""
+    """Return the methods that the list `wanted` selects from the tables `known`, with their settings; else `wanted` itself."""
     settings, tables = _by_name(known), _tables(wanted)
     return wanted if settings is None or not tables else [settings.get(entry["name"], {}) | entry for entry in tables]
 
 
 def _tables(entries: Any) -> list[dict[str, Any]] | None:
-    """Return a list of methods, named tables or names alone, as tables; None where it holds something else."""
+    """Return a list of methods, each a table with a name or a name alone, as tables; None for other values."""
     listed = entries if isinstance(entries, list) else [None]
     tables: list[Any] = [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
     return tables if all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in tables) else None
 
 
 def _by_name(entries: Any) -> dict[str, dict[str, Any]] | None:
-    """Return a list of named tables by name; None where it holds something else."""
+    """Return a list of named tables as a dictionary by name; None for other values."""
     tables = _tables(entries)
     return None if tables is None or tables != entries else {entry["name"]: entry for entry in tables}
 
 
 def build_env(config: Experiment) -> Any:
-    """Return the environment, every task equal where the configuration fixes the context."""
+    """Return the environment; with `env.fixed_context`, all its tasks are the same."""
     env: Any = envs.make(config.env.name, **config.env.options)
     if (values := config.env.fixed_context) is None:
         return env
@@ -213,7 +212,7 @@ def build_env(config: Experiment) -> Any:
 
 
 def require_available(mdp: MetaMDP) -> None:
-    """Start an episode, so that what an environment needs and does not find is reported before anything is written."""
+    """Start an episode, so that missing requirements of an environment are reported before anything is written."""
     try:
         episodes = start_episode(mdp.env)
     except ImportError as error:
@@ -261,12 +260,12 @@ def build_mdp(config: Experiment) -> MetaMDP:
 
 
 def build_regressor(config: Experiment) -> Regressor:
-    """Return the regressor of Q."""
+    """Return the regressor of the Q-function."""
     return regressors.REGISTRY.build(config.fqi.regressor.name, config.fqi.regressor.options)
 
 
 def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random_state: int | None = None) -> MetaFQI:
-    """Return the estimator of Q, not fitted yet."""
+    """Return the estimator of the Q-function, not fitted."""
     settings: dict[str, Any] = {name: value for name, value in config.fqi if name != "regressor"}
     if (step := space.branches.get("")) is None:
         settings["menu"] = space.branches
@@ -282,7 +281,7 @@ def build_fqi(config: Experiment, space: HyperparameterSpace | MenuSpace, random
 
 
 def learners_collected(config: Experiment) -> int:
-    """Return K of the training data; with several rounds each has whole blocks, so that none follows two models."""
+    """Return the number of learners K of the training data; each of several rounds has whole blocks, as it has its own model."""
     collect = config.collect
     if collect.rounds == 1:
         return collect.num_meta_episodes
@@ -291,5 +290,5 @@ def learners_collected(config: Experiment) -> int:
 
 
 def updates_collected(config: Experiment) -> int:
-    """Return T of the training data: the generative method samples every tuple afresh, an episode of one update."""
+    """Return the number of updates T of the training data: 1 for the generative method, which draws every state independently."""
     return 1 if config.collect.method == "generative" else config.meta.num_updates

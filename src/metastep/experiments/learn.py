@@ -1,4 +1,4 @@
-"""A policy for a new task: a fitted model chooses its updates, with nothing left to tune. Then evaluate it on fresh episodes.
+"""Train a policy for a new task with updates chosen by a model, without tuning, and evaluate it on fresh episodes.
 
 A folder holds learning.json (model, task and seed), policy.safetensors, curve.csv and report.html.
 """
@@ -41,7 +41,7 @@ from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
-from metastep.simulation.engine import whole
+from metastep.simulation.engine import compiled_for
 
 _SECONDS_BETWEEN_CHECKPOINTS = 20.0
 _POLICY, _MARKER = "policy.safetensors", "learning.json"
@@ -59,10 +59,10 @@ def learn(
     tracker: Tracker | None = None,
     allow_imports: bool = False,
 ) -> tuple[float, float]:
-    """Train a policy on a task of the model's family, or continue where an earlier call was stopped.
+    """Train a policy on a task of the model's family, or continue where an earlier call stopped.
 
-    `family` is that of the task where the model was fitted on several. By default there are as many updates as the model's
-    experiment compares. Return the mean returns before the first update and after the last.
+    `family` is required if the model was fitted on several. The default number of updates is that of the model's comparison.
+    Return the mean returns before the first update and after the last.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
@@ -105,9 +105,9 @@ def learn(
 def evaluate(
     path: Path, *, task: str | None = None, episodes: int = 100, seed: int = 1, allow_imports: bool = False
 ) -> tuple[dict[str, float], float, float]:
-    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another one of the family.
+    """Simulate fresh episodes of a policy that `learn` wrote, on its own task or another task of the family.
 
-    Return the task, and the mean return with its standard error: without discount for policies with a critic, with it for others.
+    Return the task, the mean return and its standard error; the return is discounted unless the policy has a critic.
     """
     folder, path = path, path / _POLICY if path.is_dir() else path
     arrays, metadata = storage.read_tensors(path)
@@ -115,12 +115,12 @@ def evaluate(
     try:
         learned, recorded, theta = dict(metadata["learned"]), metadata["experiment"], arrays["theta"]
         own = TypeAdapter(dict[str, float]).validate_python(learned["task"])
-    except (KeyError, TypeError, ValueError):  # of which pydantic's errors are a kind
+    except (KeyError, TypeError, ValueError):  # including pydantic's errors
         raise InputError(f"File {path} does not hold what this version keeps.") from None
     if folder != path and (folder / _MARKER).exists():
-        there = storage.read_checked_json(folder / _MARKER, "learning", "learn it again")
-        own_folder = {name: there.get(name) for name in learned}
-        require_same(learned, own_folder, f"File {path} was learned with", "but in this folder it is", "learn it again")
+        marker = storage.read_checked_json(folder / _MARKER, "learning", "learn it again")
+        expected = {name: marker.get(name) for name in learned}
+        require_same(learned, expected, f"File {path} was learned with", "but in this folder it is", "learn it again")
     config = parse(recorded)
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)
@@ -131,14 +131,14 @@ def evaluate(
     if task is not None:
         context = parse_task(task, space)[None, :]
     require_available(mdp)
-    # Folded once more, so that no learner's batch has the same key.
+    # Another key than that of any learner's batch.
     key = jax.random.fold_in(block_key(seed, Stream.TEST, 0), 1)
-    found = mean_return(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
-    return dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), *found
+    mean_and_error = mean_return(mdp, Tasks(jnp.asarray(context), jnp.asarray(theta)[None], key), episodes)
+    return dict(zip(space.names, context[0].astype(float).tolist(), strict=True)), *mean_and_error
 
 
 def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float]:
-    """Return the mean return of one policy over whole episodes, and its standard error."""
+    """Return the mean return of one policy over complete episodes, and its standard error."""
     if isinstance(mdp, EpisodicMetaMDP):
         rollout = dataclasses.replace(mdp.estimator.rollout, num_episodes=episodes)
         larger = dataclasses.replace(mdp, estimator=dataclasses.replace(mdp.estimator, rollout=rollout))
@@ -147,24 +147,24 @@ def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float
     assert isinstance(mdp, ActorCriticMDP)
     num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
-    rewards, ended = whole(mdp.env, _first_episodes)(sampler, *tasks)
-    # Until the first end: an environment that restarts does so in the same array.
+    rewards, ended = compiled_for(mdp.env, _first_episodes)(sampler, *tasks)
+    # Only rewards until the first end count: environments restart within the same array.
     totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
     return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
 
 
 def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
-    """Return the task of `mass=1.2,length=0.7`; a coordinate that is not named is in the middle of its range."""
-    middle = {name: 0.5 * (low + high) for name, low, high in zip(space.names, space.low, space.high, strict=True)}
+    """Parse a task like `mass=1.2,length=0.7`; coordinates that are not named are in the middle of their ranges."""
+    values = {name: 0.5 * (low + high) for name, low, high in zip(space.names, space.low, space.high, strict=True)}
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = (piece.strip() for piece in entry.partition("="))
-        if name not in middle:
+        name, _, value = (text.strip() for text in entry.partition("="))
+        if name not in values:
             raise not_registered("--task", name, space.names, "is not a coordinate of the task")
         try:
-            middle[name] = float(value)
+            values[name] = float(value)
         except ValueError:
             raise InputError(f"--task: {shown(entry)} must have the form NAME=NUMBER.") from None
-    return space.validate(np.array([[*middle.values()]]), "--task")[0]
+    return space.validate(np.array([[*values.values()]]), "--task")[0]
 
 
 def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = False) -> Experiment:
@@ -174,17 +174,17 @@ def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = Fa
     if not all(isinstance(each, dict) and "env" in each for each in recorded):
         raise InputError("model: its record does not name the experiment it was fitted in, so no learner can be built.")
     experiments = {config.env.name: config for config in map(parse, recorded)}
-    # Of `module:name` the name is enough.
-    named = [name for name in experiments if family in ("", name, name.rpartition(":")[2])]
-    if len(named) != 1:
+    # The name after `module:` is sufficient.
+    matches = [name for name in experiments if family in ("", name, name.rpartition(":")[2])]
+    if len(matches) != 1:
         raise not_registered("--family", family, [*experiments], "is not one of the model's")
-    config = experiments[named[0]]
+    config = experiments[matches[0]]
     require_modules(config.part_names(), "model", allow_imports=allow_imports)
     return config
 
 
 def _write_results(folder: Path, space: Space, wanted: dict[str, Any], history: History, command: str) -> None:
-    """Write the curve, with a row before every update and after the last one and the update chosen there, and the report."""
+    """Write curve.csv, a row before every update with its hyperparameters and one after the last update, and the report."""
     returns, error = history.mean_return[:, 0], history.features["return_error"][:, 0, 0]
     proposed: dict[str, Any] = dict(zip(space.names, history.hyperparameters[:, 0].astype(float).T, strict=True))
     is_log = {"stepsize": any(bounds.scale != "linear" for bounds in space.branches.values())}
@@ -197,10 +197,10 @@ def _write_results(folder: Path, space: Space, wanted: dict[str, Any], history: 
         axes.set_xlabel("updates")
 
     panels = [Panel("mean return of the batch", draw_returns)]
-    for name, own in is_log.items():
-        panels.append(curves(name, [Line("", proposed[name][None])], ylabel="", first=1, is_log=own))
+    for name, is_log_scale in is_log.items():
+        panels.append(curves(name, [Line("", proposed[name][None])], ylabel="", first=1, is_log=is_log_scale))
     if isinstance(space, MenuSpace):
-        proposed[space.category] = [space.directions[int(place)] for place in proposed[space.category]]
+        proposed[space.category] = [space.directions[int(index)] for index in proposed[space.category]]
     divergence = 10.0 ** history.features["last_divergence"][:, 0, 0]
     columns: dict[str, Iterable[Any]] = {
         "update": range(len(returns)),

@@ -1,7 +1,7 @@
-"""What the files of a run were made from: recorded with each of them, and checked when they are read.
+"""Provenance: every file of a run records what it was made from, and this is checked when the file is read.
 
-A dataset records the settings that shaped it, a model its dataset and configuration; a comparison records the run, its own
-place there, and the fingerprints of what it followed. A file of another run, or in the place of another file, is refused.
+A dataset records the settings that affect it, a model its dataset and configuration; a comparison records the run, its own path
+there, and the fingerprints of the models and results it used. A file of another run, or under another name, is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OF_META = ("num_updates", "rule", "stepsize_low", "stepsize_high", "stepsize_sc
 
 
 def lock_folder(path: Path) -> Path:
-    """Return the folder whose lock a writer of a run, of a model within it or of its data holds."""
+    """Return the folder whose lock protects a path: that of the whole run for its data and for the models within it."""
     place = path.resolve()
     for inside, run in ((place.name == "data", place.parent), (place.parent.name == "models", place.parent.parent)):
         if inside and (run / "config.json").exists():
@@ -55,7 +55,7 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def parsed(place: str, recorded: Any) -> Experiment:
-    """Return a recorded configuration; one that this version cannot read is refused as `place`, with what is wrong."""
+    """Parse a recorded configuration; errors begin with `place`."""
     try:
         return parse(recorded)
     except InputError as error:
@@ -63,8 +63,8 @@ def parsed(place: str, recorded: Any) -> Experiment:
 
 
 def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
-    """Return the training tasks listed in a config.json, which may have been edited."""
-    with suppress(ValueError):  # of which pydantic's errors are a kind, as are those of rows of different lengths
+    """Return the training tasks listed in a config.json; the file may have been edited."""
+    with suppress(ValueError):  # pydantic's errors, and NumPy's for rows of different lengths
         tasks = None if listed is None else np.array(_TABLE.validate_python(listed), np.float32)
         if tasks is None or (tasks.ndim == 2 and tasks.size):
             return tasks
@@ -73,27 +73,28 @@ def listed_tasks(file: Path, listed: Any) -> NDArray[np.float32] | None:
 
 
 def require_same(recorded: Any, wanted: Any, place: str, now: str, remedy: str) -> None:
-    """Refuse a recorded setting that is not the wanted one: `place` has it, `now` it is the other, and the remedy."""
-    if found := first_difference(recorded, wanted):
-        raise InputError(f"{place} {found[0].removeprefix('experiment.')} = {found[1]}, {now} {found[2]}; {remedy}.")
+    """Raise an error at the first setting that differs: "{place} NAME = RECORDED, {now} WANTED; {remedy}."."""
+    if difference := first_difference(recorded, wanted):
+        name, old, new = difference
+        raise InputError(f"{place} {name.removeprefix('experiment.')} = {old}, {now} {new}; {remedy}.")
 
 
 def data_settings(config: Experiment) -> dict[str, Any]:
-    """Return the settings that decide the training data; fitting, selection and comparison may differ on the same data."""
-    settings, shaping = config.to_dict(), ["seed", "env", "policy", "initial", "rollout", "meta", "collect"]
-    # The blocks of a comparison do not concern the data, unless the data have no block size of their own.
+    """Return the settings that the training data depend on, unlike most of those of fitting, selection and comparison."""
+    settings, relevant = config.to_dict(), ["seed", "env", "policy", "initial", "rollout", "meta", "collect"]
+    # The block size of a comparison matters only if data collection has none of its own.
     settings["collect"]["block_size"] = config.collect.block_size or config.rollout.block_size
     if config.collect.rounds > 1:  # later rounds follow a model, which was selected in blocks of a comparison
         settings["compare"] = {"num_updates": settings["compare"]["num_updates"]}
-        shaping += ["fqi", "selection", "compare"]
+        relevant += ["fqi", "selection", "compare"]
     else:
         settings["meta"] = {name: settings["meta"][name] for name in _OF_META}
         del settings["rollout"]["block_size"], settings["collect"]["exploration"], settings["collect"]["near"]
-    return {name: settings[name] for name in shaping}
+    return {name: settings[name] for name in relevant}
 
 
 def require_data(recorded: dict[str, Any], run: Run, place: str, now: str, remedy: str) -> None:
-    """Refuse data that were collected with other settings than those of a run."""
+    """Raise an error if data were collected with other settings than those of a run; texts are those of `require_same`."""
     added = ("tasks", "collected_with")  # what a dataset records besides the experiment
     experiment = {name: value for name, value in recorded.items() if name not in added}
     theirs = parsed(f"{place} a configuration that this version cannot read; {remedy}", experiment)
@@ -102,8 +103,8 @@ def require_data(recorded: dict[str, Any], run: Run, place: str, now: str, remed
 
 
 def recorded_with_data(run: Run) -> dict[str, Any]:
-    """Return what a dataset records: the configuration of the run that began to collect it, or else of this run."""
-    with suppress(InputError, KeyError, TypeError, AttributeError):  # there is none, of another run, or damaged
+    """Return the configuration that a dataset records: that of the run that started collecting it, by default this run."""
+    with suppress(InputError, KeyError, TypeError, AttributeError):  # missing, damaged, or of another run
         recorded = storage.read_json(run.data_folder / "manifest.json")["config"]
         require_data(recorded, run, "", "", "")
         return {name: value for name, value in recorded.items() if name != "collected_with"}
@@ -111,7 +112,7 @@ def recorded_with_data(run: Run) -> dict[str, Any]:
 
 
 def find_data(source: Path, run: Run) -> Dataset:
-    """Open the complete dataset of another run, or in a folder of its own, if this run would collect the same."""
+    """Open the complete dataset of another run, or of a folder; it must be what this run would collect."""
     folder = source / "data" if (source / "data" / "manifest.json").exists() else source
     if not (folder / "manifest.json").exists():
         raise InputError(f"--data: {source} holds no training data; name a run folder or its subfolder data.")
@@ -121,7 +122,7 @@ def find_data(source: Path, run: Run) -> Dataset:
 
 
 def copy_data(dataset: Dataset, run: Run) -> None:
-    """Copy a dataset into a run that has none; the manifest last, since it says that the rest is there."""
+    """Copy a dataset into a run that has none; the manifest last, because it marks the data as complete."""
     if (run.data_folder / "manifest.json").exists():
         return
     storage.create_folder(run.data_folder)
@@ -130,7 +131,7 @@ def copy_data(dataset: Dataset, run: Run) -> None:
 
 
 def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
-    """Open the training data of a run, if its configuration asks for such data."""
+    """Open the training data of a run; they must have been collected with its configuration."""
     dataset = Dataset.open(run.data_folder, verify=verify)
     place = f"Dataset {run.data_folder} was collected with"
     require_data(dataset.config, run, place, _HERE, "put back the data of this run, or remove it to collect it again")
@@ -138,7 +139,7 @@ def read_dataset(run: Run, *, verify: bool = True) -> Dataset:
 
 
 def read_model(run: Run) -> Model | SearchedModel:
-    """Load the model of a run, if it was learned with this configuration, on this data where it has some."""
+    """Load the model of a run; it must have been learned with this configuration and, if fitted, on this data."""
     if not run.model_file.exists():
         verb = "search" if run.config.learner == "search" else "fit"
         raise InputError(f"Folder {run.path} holds no model; run `metastep {verb} {run.path}` first.")
@@ -146,7 +147,7 @@ def read_model(run: Run) -> Model | SearchedModel:
 
 
 def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
-    """Load the model of a later round, if it was fitted with this configuration on earlier rounds, of fingerprint `data`."""
+    """Load the model of a later round; it must have been fitted with this configuration on the data of fingerprint `data`."""
     if data is None:  # as in the manifest of complete data
         blocks = list(block_checksums(run.data_folder).values())
         data = storage.sha256_of_json(blocks[: index * len(blocks) // run.config.collect.rounds]) if blocks else None
@@ -154,7 +155,7 @@ def read_round_model(run: Run, index: int, data: str | None = None) -> Model:
 
 
 def learned_here(run: Run, path: Path, data: str | None = None) -> Any:
-    """Load a model, if it was learned with the configuration of this run, on this data where it has some."""
+    """Load a model; it must have been learned with the configuration of this run and, if fitted, on this data."""
     model = load_model(path)
     recorded, place = model.record.configuration.get("experiment"), f"File {path} was fitted with"
     theirs: dict[str, Any] = {}
@@ -168,15 +169,15 @@ def learned_here(run: Run, path: Path, data: str | None = None) -> Any:
 
 def write_comparison(run: Run, path: Path, comparison: Comparison, uses: Sequence[str] = ()) -> Comparison:
     """Write a comparison with what it was made from: `uses` are "data", "model", "models/NAME/model" or "results/NAME"."""
-    followed = {name: fingerprint(run, name) or "" for name in uses}
-    comparison = dataclasses.replace(comparison, made_from={"run": run.identity, "file": _place(run, path), **followed})
+    used = {name: fingerprint(run, name) or "" for name in uses}
+    comparison = dataclasses.replace(comparison, made_from={"run": run.identity, "file": _place(run, path), **used})
     storage.create_folder(path.parent)
     save(path, comparison)
     return comparison
 
 
 def read_comparison(run: Run, path: Path) -> Comparison:
-    """Read a comparison of a run, if it was made there, as what its place says, from what is there now."""
+    """Read a comparison of a run; it must have been written there under this name, from files that are still the same."""
     comparison = load(path)
     made_from = comparison.made_from
     _require(path, "run", made_from.get("run"), run.identity)
@@ -189,7 +190,7 @@ def read_comparison(run: Run, path: Path) -> Comparison:
 
 
 def read_result(run: Run, method: str) -> Comparison:
-    """Read one method on the test tasks."""
+    """Read the results of one method on the test tasks."""
     result = read_comparison(run, path := run.result_file(method))
     if result.names != (method,):
         held = ", ".join(result.names)
@@ -198,16 +199,16 @@ def read_result(run: Run, method: str) -> Comparison:
 
 
 def seal_report(run: Run, files: Sequence[Path]) -> None:
-    """Record the checksums of a report's files and of the command in it, and which run and comparison they show."""
-    known = [path for path in (*files, run.path / "command.txt") if path.exists()]
-    sums = {path.relative_to(run.path).as_posix(): storage.sha256_of(path) for path in known}
+    """Write report.json: the checksums of the report's files, of the command, and of the run and comparison that it shows."""
+    existing = [path for path in (*files, run.path / "command.txt") if path.exists()]
+    sums = {path.relative_to(run.path).as_posix(): storage.sha256_of(path) for path in existing}
     shows = {"run": run.identity, "comparison": storage.sha256_of(run.comparison_file)}
     content = storage.stamp("report") | {"made_from": shows, "files": sums}
     storage.write_json(run.path / "report.json", storage.with_checksum(content))
 
 
 def read_report(run: Run) -> dict[str, Any]:
-    """Read what `seal_report` wrote, if the report shows what is there now."""
+    """Read what `seal_report` wrote; the report must show the current comparison."""
     path = run.path / "report.json"
     record = storage.read_checked_json(path, "report", f"run `metastep report {run.path}` again")
     try:
@@ -221,7 +222,7 @@ def read_report(run: Run) -> dict[str, Any]:
 
 
 def fingerprint(run: Run, name: str) -> str | None:
-    """Return the checksum of a part of a run; None where it does not exist."""
+    """Return the checksum of a part of a run; None if it does not exist."""
     if name.startswith("models/"):
         model, _, what = name.removeprefix("models/").partition("/")
         return fingerprint(run.of_model(model), what)
@@ -235,7 +236,7 @@ def fingerprint(run: Run, name: str) -> str | None:
 
 
 def _require(path: Path, name: str, recorded: str | None, now: str | None) -> None:
-    """Refuse what was made from something else than what is there; what is missing proves nothing."""
+    """Raise an error if a file was made from something else than what exists now; None is not compared."""
     if now is not None and recorded != now:
         made, here = f"another {name} ({str(recorded)[:16]})", f"the one here ({now[:16]})"
         raise InputError(f"File {path} was made from {made} than {here}; {_AGAIN}.")

@@ -1,87 +1,78 @@
-"""Publish the model of a run, or one fitted on several families: a small file, and a card with data, ranges and scores."""
+"""Publish a model: a small file, and a card with data, ranges and scores."""
 
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import product
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metastep import features, fqi
+from metastep import fqi
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Tracker
 from metastep._core.storage import require_new, write_new
 from metastep.controllers import controller_of
-from metastep.evaluation import Comparison, Method, differences, join
-from metastep.experiments.config import build_mdp, parse
+from metastep.evaluation import Method, differences, join
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
-from metastep.experiments.schema import Experiment
-from metastep.experiments.stages import fit_on, read_fitted, validate
+from metastep.experiments.stages import read_fitted
 from metastep.fqi import Model, recorded_model
 from metastep.fqi.base import AnyModel
-from metastep.fqi.forest import Forest
-from metastep.mdp.history import Transitions
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, differences_table, target_of
+from metastep.search import load_model
 
 
-def publish(
+def publish(run: Run, name: str, out: Path, **options: Any) -> tuple[Path, Path, float]:
+    """Write the model of a run and its card; the options are those of `publish_model`.
+
+    Of several models, it is the one whose method the others are compared with.
+    """
+    followed = run.models_needed[0] if len(run.models_needed) == 1 else ""
+    if run.comparison_file.exists():
+        followed = run.methods[target_of(run.comparison)].model
+    return publish_model(read_fitted(run.of_model(followed))[0], [run], name, out, followed=followed, **options)
+
+
+def publish_model(
+    whole: AnyModel,
     runs: Sequence[Run],
     name: str,
     out: Path,
     *,
+    followed: str = "",
     trees: int | None = None,
     command: str = "",
     force: bool = False,
     tracker: Tracker | None = None,
 ) -> tuple[Path, Path, float]:
-    """Write the model of a run, or one fitted on the data of several runs, and its card, to `NAME.safetensors` and `NAME.md`.
+    """Write a model that was learned from runs, and its card, to `NAME.safetensors` and `NAME.md`.
 
-    Of a run with several models it is that of the method which the others are compared with. Of every forest the first `trees`
-    are kept, by default all. By the SHA-256 in the card `load_model` refuses a pair that does not belong together. Return both
-    paths, and the share of observations for which the packed model proposes the very same.
+    `followed` is the name of the model in the runs, `trees` the number of trees to keep of every forest, by default all. The card
+    has the SHA-256 of the model, so that `load_model` detects a pair that does not belong together. Return both paths, and the
+    share of observations for which the packed model proposes exactly the same.
     """
-    if not name.replace("-", "").isalnum():
-        raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
-    file, card = out / f"{name}.safetensors", out / f"{name}.md"
-    # A model without its card is what a kill between the two writes leaves: the same command adds the card.
-    is_half = file.is_file() and not os.path.lexists(card)
-    require_new(file, force=force or is_half)
-    require_new(card, force=force)
-    followed, (first, *others) = "", runs
-    if not others:  # the model that the target method follows; without a comparison, the run's own
-        followed = first.models_needed[0] if len(first.models_needed) == 1 else ""
-        if first.comparison_file.exists():
-            followed = first.methods[target_of(first.comparison)].model
-        whole = read_fitted(first.of_model(followed))[0]
-    elif any(run.config.learner == "search" for run in runs):
-        raise InputError("publish: runs that search have no data to fit one model on; publish them one by one.")
-    else:
-        whole = pooled(runs, tracker=tracker)
+    require_free(name, out, force)
     learned = [run.of_model(followed) for run in runs]
     small, content, same, about = _packed(whole, learned, trees)
-    parts = [*_training(whole, learned)]
-    for run in runs:
+    parts, seen = [*_training(whole, learned)], tuple(part.name for part in small.record.observation)
+    for run, mdp in zip(runs, (each.mdp for each in learned), strict=True):
         if run.comparison_file.exists():
-            comparison = join([measured(small, run, name, name, like=followed, tracker=tracker), run.comparison])
-            how: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
+            method = Method(name, mdp.rule, controller_of(small), space=mdp.space, observation=seen or None)
+            comparison = join([run.test([method], tracker=tracker), run.comparison])
+            resamples: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
             tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals. AUC is the mean return over the updates."
             parts += [Heading(f"Scores on {run.config.env.name}"), Paragraph(f"{tasks} {name} is this file.")]
-            minus = differences(comparison, name, **how)
-            parts += [comparison_table(comparison, **how), differences_table(comparison, name, minus)]
+            paired = differences(comparison, name, **resamples)
+            parts += [comparison_table(comparison, **resamples), differences_table(comparison, name, paired)]
     versions = dict(sorted(whole.record.versions.items()))
     devices = versions.pop("device", "unknown")
     if isinstance(whole, Model):
-        found = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
-        devices = f"{', '.join(found)}; the forests were fitted on a CPU"
+        distinct = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
+        devices = f"{', '.join(distinct)}; the forests were fitted on a CPU"
     fitted_with = ", ".join(f"{package} {version}" for package, version in versions.items())
     commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
     parts += [Heading("Made by"), Command("\n".join(commands))]
@@ -89,7 +80,33 @@ def publish(
     parts += [Heading("File"), Paragraph(f"{len(content) / 1000:.0f} kB: {about}")]
     families = ", ".join(run.config.env.name for run in runs)
     document = Document(name, f"Proposes the updates of {whole.record.rule_name} on {families}.", parts)
-    text = f"{to_markdown(document, '')}\nSHA-256: `{hashlib.sha256(content).hexdigest()}`\n".encode()
+    return *_write_pair(name, out, content, to_markdown(document, ""), force), same
+
+
+def publish_folder(folder: Path, name: str, out: Path, *, force: bool = False) -> tuple[Path, Path]:
+    """Write the model and the card of a folder that is no run, with model.safetensors and card.md, as `publish` does."""
+    require_free(name, out, force)
+    content, card = (storage.read_bytes(folder / file) for file in ("model.safetensors", "card.md"))
+    load_model(folder / "model.safetensors")  # raises if it is not a model
+    return _write_pair(name, out, content, card.decode("utf-8", "replace"), force)
+
+
+def require_free(name: str, out: Path, force: bool) -> tuple[Path, Path, bool]:
+    """Return the paths of model and card, and whether only the model exists; a bad name or existing files are an error."""
+    if not name.replace("-", "").isalnum():
+        raise InputError(f"--name: {name!r} must consist of letters, digits and hyphens.")
+    file, card = out / f"{name}.safetensors", out / f"{name}.md"
+    # A process that was killed between the two writes left a model without its card: the same command adds the card.
+    is_half = file.is_file() and not os.path.lexists(card)
+    require_new(file, force=force or is_half)
+    require_new(card, force=force)
+    return file, card, is_half
+
+
+def _write_pair(name: str, out: Path, content: bytes, document: str, force: bool) -> tuple[Path, Path]:
+    """Write a model and its card, which names the model's SHA-256."""
+    file, card, is_half = require_free(name, out, force)
+    text = f"{document}\nSHA-256: `{hashlib.sha256(content).hexdigest()}`\n".encode()
 
     def write_both(temporary: Path) -> None:
         temporary.write_bytes(text)  # before the model is replaced, so that a full disk changes neither
@@ -101,18 +118,18 @@ def publish(
     storage.create_folder(out)
     with storage.write_lock(out, recursive=False):  # two commands with the same name must not mix their files
         write_new(card, write_both, force=force)
-    return file, card, same
+    return file, card
 
 
 def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
-    """Return the small model, its file, the share of observations for which it proposes the very same, and what it holds."""
+    """Return the packed model, its file, the share of observations with exactly the same proposal, and a description."""
     if not isinstance(whole, Model):
         if trees is not None:
             raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
         return whole, storage.read_bytes(runs[0].model_file), 1.0, "the network's weights and its record."
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
-    with TemporaryDirectory() as aside:
-        file = Path(aside, "model.safetensors")
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "model.safetensors")
         fqi.save_model(small, file, packed=True)
         content, small = storage.read_bytes(file), fqi.load_model(file)
     names = [part.name for part in whole.record.observation]
@@ -126,7 +143,7 @@ def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[An
 
 
 def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
-    """Yield what a card says of data, selection and ranges."""
+    """Yield the parts of a card on data, selection and ranges."""
     rows, record = [], model.record
     for run in runs:
         config, space, rollout = run.config, run.mdp.env.context_space, run.config.rollout
@@ -153,113 +170,15 @@ def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
         made = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}: a {record.level}."
         yield Paragraph(f"{made} Scores on {num} validation tasks: {scores}.")
         chosen = [*zip(record.names, record.low, record.high, record.scales, strict=True)]
+    yield from range_tables(record, chosen)
+
+
+def range_tables(record: Any, chosen: Sequence[tuple[str, float, float, str]]) -> Iterator[Part]:
+    """Yield the ranges of what a model sees, and of what it proposes: names, ends and scales."""
     ends = zip(record.feature_names, record.feature_low, record.feature_high, strict=True)
     seen = [(name, f"{low:.4g}", f"{high:.4g}") for name, low, high in ends]
     steps = [(name, f"{low:g}", f"{high:g}", scale) for name, low, high, scale in chosen]
     yield Heading("Ranges")
-    yield Paragraph("Numbers outside of these are guessed at, and a warning says so.")
+    yield Paragraph("Where a loop of PPO or A2C leaves them, its own values are used, and a warning says so.")
     yield Table(("what it sees", "smallest", "largest"), seen, (1, 2))
     yield Table(("what it proposes", "smallest", "largest", "scale"), steps, (1, 2))
-
-
-def measured(model: Any, run: Run, name: str, label: str, *, like: str, tracker: Tracker | None = None) -> Comparison:
-    """Run a model on the test tasks of a run; `like` names the model of the run whose rule and space it has."""
-    seen, mdp = tuple(part.name for part in model.record.observation), run.of_model(like).mdp
-    method = Method(name, mdp.rule, controller_of(model), label=label, space=mdp.space, observation=seen or None)
-    return run.test([method], tracker=tracker)
-
-
-def pooled(runs: Sequence[Run], *, known: bool = False, tracker: Tracker | None = None) -> Model:
-    """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
-
-    It observes the features of the runs that have no unit; these, space and rule must be the same in all runs. The first run
-    says how Q is fitted. If the family is `known` where the model is used (`for_family`), it also sees the return, as a share
-    of the range of the family's returns, and proposals stay within the family's own range of steps.
-    """
-    families = {run.config.env.name: run for run in runs}
-    if len(families) < max(2, len(runs)):
-        names = ", ".join(run.config.env.name for run in runs)
-        raise InputError(f"publish: the runs are of {names}, allowed are two families or more, each once.")
-    configs = {name: _without_units(run.config, known) for name, run in families.items()}
-    fitting = [each.to_dict() for each in configs.values()]
-    for data in (
-        fitting if known else ()
-    ):  # with the longest steps of any, and nodes as small as in forests of one family
-        data["meta"]["stepsize_high"] = max(each.meta.stepsize_high for each in configs.values())
-        if isinstance(share := data["fqi"]["regressor"].get("min_samples_split"), float):
-            data["fqi"]["regressor"]["min_samples_split"] = share / len(configs)
-    config, mdps = parse(fitting[0]), [build_mdp(parse(data)) for data in fitting]
-    first, *others = mdps
-    for other, what in product(others, ("observation", "space", "rule.name")):
-        if attrgetter(what)(first) != attrgetter(what)(other):
-            raise InputError(f"publish: {first.env.name} and {other.env.name} must have the same {what}.")
-    columns, parts, reaches = features.columns(first, first.observation), [], {}
-    for name, run in families.items():
-        # Rewards are shares of the middle 90 % of a family's returns, so that no family counts more than another.
-        returns = np.concatenate([history.mean_return.ravel() for history in run.dataset.blocks()])
-        low, high = (float(end) for end in np.percentile(returns[np.isfinite(returns)], (5.0, 95.0)))
-        if high <= low:
-            raise InputError(f"Dataset {run.data_folder}: its returns do not vary, so there is nothing to learn.")
-        reaches[name] = low, high - low
-        shift, scale = (each.astype(np.float32) for each in _units(columns, *reaches[name]))
-        part = run.dataset.transitions(first.observation)
-        seen, following = ((rows - shift) / scale for rows in (part.observation, part.next_observation))
-        rewards = part.reward / np.float32(high - low)
-        parts.append(part._replace(observation=seen, reward=rewards, next_observation=following))
-    everything = Transitions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-    def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return {name: value for name, value in tables[0].items() if all(t.get(name) == value for t in tables)}
-
-    settings = [mdp.setting for mdp in mdps]
-    setting = shared(settings) | {"rule": shared([each["rule"] for each in settings])}
-    setting |= {"env": "several", "families": [*families]}
-    recorded = {"families": {name: each.to_dict() for name, each in configs.items()}, "reaches": reaches}
-    how: Any = {"tracker": tracker, "setting": setting, "configuration": recorded}
-    model = fit_on(config, first, everything, data_of(runs), **how)
-    # Iterations are scored by the mean over families of their mean return, in the family's units.
-    scores = []
-    for name, run in families.items():
-        own = for_family(model, configs[name]) if known else model
-        comparison = validate(Run(run.path, configs[name], run.tasks), own, tracker=tracker)
-        scores.append([curve[:, 1:].mean(dtype=np.float64) / reaches[name][1] for curve in comparison.returns])
-    table = np.array(scores)  # (families, iterations)
-    finite = np.flatnonzero(np.isfinite(table).all(axis=0)).tolist()
-    if not finite:
-        raise InputError("selection: every iteration diverged on validation tasks.")
-    curves = [fqi.ValidationCurve(i + 1, float(table[:, i].mean()), tuple(table[:, i].tolist())) for i in finite]
-    return model.with_validation(curves)
-
-
-def for_family(model: Model, config: Experiment) -> Model:
-    """Return a model of known families for the tasks of an experiment, with its unit of returns and its range of steps."""
-    record, mdp = model.record, build_mdp(_without_units(config, known=True))
-    reach = record.configuration["reaches"][config.env.name]
-    shift, scale = _units(record.feature_names, *reach)
-    low, high = (tuple((shift + scale * ends).tolist()) for ends in (record.feature_low, record.feature_high))
-    branches = fqi.branches_of(mdp.space)
-    own = replace(record, setting=mdp.setting, branches=branches, feature_low=low, feature_high=high)
-    column = record.feature_names.index("return")
-    heads = [[cast(Forest, head).in_unit(column, *reach) for head in q.heads] for q in model.q_functions]
-    return fqi.model_of_heads(own, heads)
-
-
-def _units(columns: Sequence[str], low: float, unit: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what is 0 and what is 1 in each column where the return counts in a family's units."""
-    is_return = np.array([name == "return" for name in columns])
-    return np.where(is_return, low, 0.0), np.where(is_return, unit, 1.0)
-
-
-def data_of(runs: Sequence[Run]) -> str:
-    """Return the fingerprint of the training data of several runs."""
-    return storage.sha256_of_json({run.config.env.name: read_dataset(run, verify=False).checksum for run in runs})
-
-
-def _without_units(config: Experiment, known: bool) -> Experiment:
-    """Return the experiment with features that have no unit, hence the same meaning in every family, and `return` if known."""
-    free = {*features.SETS["training"], *features.SETS["unit-free"], *(["return"] if known else [])}
-    kept = [name for name in config.meta.observation if name in free]
-    if not kept:
-        raise InputError(f"publish: all that {config.env.name} observes carries a unit, so families cannot be pooled.")
-    data = config.to_dict()
-    return parse(data | {"meta": data["meta"] | {"observation": kept}})

@@ -48,7 +48,7 @@ def write_report(run: Run) -> Path:
                 searched[name] = tables.Searched(model, validation, num_steps, *known)
         for spec in run.methods.values():
             own = run.of_model(spec.model)
-            if stages.some_controller(spec).needs_model and own.config.learner == "fitted-q":
+            if stages.example_controller(spec).needs_model and own.config.learner == "fitted-q":
                 dataset, (model, validation) = own.dataset, stages.read_fitted(own)
                 names, updates = [part.name for part in model.record.observation], dataset.layout.num_updates // 2
                 starts, later = (observations(dataset, names, update) for update in (0, updates))
@@ -78,7 +78,7 @@ def write_report(run: Run) -> Path:
 
 
 def repeating(run: Run) -> str:
-    """Return the commands that repeat a run: the one that created it, and the other stages where it only collected."""
+    """Return the commands that repeat a run: the one that created it and, if that ran only one stage, those of later stages."""
     created = run.command()
     verbs = {"collect": ("fit", "compare", "report"), "search": ("compare", "report")}
     later = verbs.get((*created.split(), "", "")[1], ())
@@ -86,7 +86,7 @@ def repeating(run: Run) -> str:
 
 
 def folder_of(run: Run) -> str:
-    """Return the folder of a run as the command that created it names it; without one, as it was opened."""
+    """Return the folder of a run as named by the command that created it; without a command, as it was opened."""
     with suppress(ValueError):  # quotes that do not close
         words = shlex.split(run.command().replace("--out=", "--out "))
         if words[:1] == ["metastep"]:
@@ -98,8 +98,8 @@ def observations(dataset: Dataset, names: Sequence[str], update: int = 0, num: i
     """Return finite meta-observations of up to `num` learners after `update` updates, (learners, columns)."""
     rows: list[NDArray[np.float32]] = []
     for history in dataset.blocks():
-        found = history.observe(tuple(names))[update]
-        rows.append(found[np.isfinite(found).all(axis=1)])
+        observed = history.observe(tuple(names))[update]
+        rows.append(observed[np.isfinite(observed).all(axis=1)])
         if sum(map(len, rows)) >= num:
             break
     return np.concatenate(rows)[:num]
@@ -128,7 +128,7 @@ def print_comparison(comparison: Comparison, config: Experiment) -> None:
 
 
 def print_outcome(run: Run) -> None:
-    """Print the comparison, the times and where the report is."""
+    """Print the comparison, the times and the path of the report."""
     print_comparison(run.comparison, run.config)
     models = [run.of_model(name) for name in run.models_needed]
     counts = [own.dataset.counts() for own in models if own.config.learner == "fitted-q"]
@@ -141,19 +141,19 @@ def print_outcome(run: Run) -> None:
 
 def times_of(run: Run) -> dict[str, float]:
     """Return seconds by stage, of a run and of the models within it."""
-    found = stages.read_times(run.path)
+    times = stages.read_times(run.path)
     for model in run.config.models:
-        found |= {f"{model} {name}": value for name, value in stages.read_times(run.of_model(model).path).items()}
-    return found
+        times |= {f"{model} {name}": value for name, value in stages.read_times(run.of_model(model).path).items()}
+    return times
 
 
 def learning_seconds(run: Run) -> float:
-    """Return how long a model took to collect, fit or search, and to select."""
+    """Return the seconds that a model took to learn, from collection or search to selection."""
     stages_of_learning = ("copy", "collect", "fit", "search", "validate")
     return sum(seconds for name, seconds in stages.read_times(run.path).items() if name in stages_of_learning)
 
 
 def in_words(seconds: dict[str, float]) -> str:
-    """Return one line: each stage with its time, and the sum where there are several."""
+    """Return one line with the time of each stage and, if there are several, their sum."""
     parts = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
     return f"{parts}; {sum(seconds.values()):.1f} s in all" if len(seconds) > 1 else parts

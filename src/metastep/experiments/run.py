@@ -1,11 +1,11 @@
-"""A run: one experiment in one folder. Its configuration, meta-MDP, data and models are each read or built once.
+"""A run is one experiment in one folder; its configuration, meta-MDP, data and models are read or built once, on first use.
 
 path/config.json              the configuration and the listed training tasks
 path/data/                    training data
 path/rounds/N.safetensors     models that later rounds of collection follow
 path/model.safetensors        the fitted and selected model
 path/validation.safetensors   every iteration, or level, of the model on the validation tasks
-path/search/, path/levels/    where the search of each level is, and its best controller as a model
+path/search/, path/levels/    the state of the search of each level, and its best controller as a model
 path/results/NAME.safetensors one method on the test tasks
 path/comparison.safetensors   all methods on the test tasks
 path/report.html              the report
@@ -45,9 +45,9 @@ from metastep.testing.envs import declared
 
 
 class Run:
-    """An experiment and the folder of its results; every stage writes whole files, so a stopped run resumes.
+    """An experiment and the folder of its results; stages write files atomically, so a stopped run can be resumed.
 
-    Constructing a `Run` touches no file: `Run.create` makes the folder, `Run.open` reads one. `tasks` are contexts to train on in
+    The constructor accesses no files: `Run.create` creates the folder, `Run.open` opens one. `tasks` are contexts to train on in
     place of the task distribution, (tasks, coordinates).
     """
 
@@ -60,7 +60,7 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: Experiment, tasks: Any = None, *, command: str = "") -> Self:
-        """Create the folder, or resume one of the same configuration; keep the command for the report."""
+        """Create the folder, or resume one with the same configuration; record the command for the report."""
         return cls(path, config, tasks).prepare_folder(command)
 
     @classmethod
@@ -76,11 +76,11 @@ class Run:
         return run
 
     def prepare_folder(self, command: str = "") -> Self:
-        """Create the folder with its config.json; refuse one that was started with other settings."""
+        """Create the folder with its config.json; a folder that was started with other settings is an error."""
         tasks = None if self.tasks is None else np.asarray(self.tasks).tolist()
         wanted = storage.stamp("run") | {"experiment": self.config.to_dict(), "tasks": tasks}
         file = storage.open_output_folder(self.path, "config.json")
-        # Of several processes that start at the same time one writes; all compare with what is there then.
+        # Of several processes that start at the same time, one writes the file; all compare their settings with it.
         storage.write_atomically(file, storage.canonical_json(storage.with_checksum(wanted)), overwrite=False)
         # Parsing fills in settings that are newer than the folder, so that they do not count as a difference.
         filled = provenance.parsed(f"File {file}", self.record["experiment"]).to_dict()
@@ -92,7 +92,7 @@ class Run:
         return self
 
     def importing(self, allow_imports: bool) -> Self:
-        """Import the modules that the configuration names, or refuse; check the listed tasks."""
+        """Import the modules that the configuration names, if that is allowed, and check the listed tasks."""
         require_modules(self.config.part_names(), f"File {self.path / 'config.json'}", allow_imports=allow_imports)
         if self.tasks is not None:
             space = configs.build_env(self.config).context_space
@@ -100,26 +100,26 @@ class Run:
         return self
 
     def require_buildable(self) -> Self:
-        """Refuse a configuration whose meta-MDPs, estimators or methods cannot be built."""
-        for own in map(self.of_model, ("", *self.config.models)):
-            if own.config.learner == "search":
-                searching.build_search(own)
+        """Raise an error if a meta-MDP, estimator or method of the configuration cannot be built."""
+        for model_run in map(self.of_model, ("", *self.config.models)):
+            if model_run.config.learner == "search":
+                searching.build_search(model_run)
             else:
-                configs.build_fqi(own.config, own.mdp.space)
+                configs.build_fqi(model_run.config, model_run.mdp.space)
         assert self.methods is not None
         return self
 
     def of_model(self, name: str) -> Run:
-        """Return the run of a further model, which lies within this one and may not exist yet; "" is this run."""
+        """Return the run of a further model, in a subfolder that may not exist yet; "" is this run."""
         if name not in self._models:
             self._models[name] = Run(self.path / "models" / name, configs.variant(self.config, name), self.tasks)
         return self._models[name]
 
     def write_lock(self) -> AbstractContextManager[None]:
-        """Lock the folder against other writers."""
+        """Lock the folder, so that no other process writes there."""
         return write_lock(provenance.lock_folder(self.path))
 
-    # What the run consists of, built or read on first use.
+    # Parts of the run, built or read on first use.
 
     @cached_property
     def record(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """The checksum of configuration and tasks, which marks every file of the run."""
+        """The checksum of configuration and tasks; the run's files record it."""
         return str(self.record["checksum"])
 
     @cached_property
@@ -138,22 +138,22 @@ class Run:
 
     @cached_property
     def methods(self) -> dict[str, MethodSpec]:
-        """The methods of the comparison by name; one that cannot be built is refused."""
+        """The methods of the comparison by name; a method that cannot be built is an error."""
         specs = stages.method_specs(self.config)
         for spec in specs.values():
-            own = self.of_model(spec.model)
-            spec.on(own.mdp, spec.first_values)
-            level, known = getattr(stages.some_controller(spec), "level", ""), own.config.search.levels
-            if level and level not in known:
-                only = f"only {', '.join(known)}"
+            model_run = self.of_model(spec.model)
+            spec.on(model_run.mdp, spec.first_values)
+            level, levels = getattr(stages.example_controller(spec), "level", ""), model_run.config.search.levels
+            if level and level not in levels:
+                only = f"only {', '.join(levels)}"
                 raise InputError(f"compare.methods.{spec.name}: the level {level!r} is not searched, {only}.")
         return specs
 
     @cached_property
     def models_needed(self) -> tuple[str, ...]:
-        """The models that methods of the comparison follow; the experiment's own model is ""."""
-        needing = (spec.model for spec in self.methods.values() if stages.some_controller(spec).needs_model)
-        return tuple(dict.fromkeys(needing))
+        """Names of the models that methods of the comparison use; "" is the experiment's main model."""
+        names = (spec.model for spec in self.methods.values() if stages.example_controller(spec).needs_model)
+        return tuple(dict.fromkeys(names))
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -163,7 +163,7 @@ class Run:
 
     @cached_property
     def model(self) -> Any:
-        """The model that was fitted or searched, and selected: a `Model` or a `SearchedModel`."""
+        """The selected model: a fitted `Model` or a `SearchedModel`."""
         return provenance.read_model(self)
 
     @cached_property
@@ -173,7 +173,7 @@ class Run:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """All methods on the test tasks, joined from the results there."""
+        """The results of all methods on the test tasks."""
         comparison = provenance.read_comparison(self, self.comparison_file)
         if comparison.names != self.config.compare.names:
             raise InputError(f"File {self.comparison_file} compares other methods; remove it to compare again.")
@@ -190,31 +190,31 @@ class Run:
         raise InputError(f'search: no method of {self.path} follows a model with `learner = "search"`.')
 
     def command(self) -> str:
-        """Return the command that created the folder, as far as it is known."""
+        """Return the command that created the folder; empty if it is not recorded."""
         try:
             return storage.read_bytes(self.path / "command.txt").decode("utf-8").strip()
         except (InputError, UnicodeDecodeError):
             return ""
 
-    # Stages; each continues what it finds begun.
+    # Stages; each skips or continues work that an earlier call did.
 
     def collect(self, *, tracker: Tracker | None = None) -> Dataset:
         """Collect the training data, or what is missing of it."""
-        config, mdp, how = self.config, self.mdp, self.config.collect
+        config, mdp, settings = self.config, self.mdp, self.config.collect
         self._require_fitted_q()
-        with suppress(InputError):  # where it is not complete, collecting completes it, or says what is wrong
+        with suppress(InputError):  # incomplete data are completed below, and damaged data reported
             # The data may hold more features than the model observes.
             if set(collection.recorded_features(mdp)) <= set(self.dataset.layout.features):
                 return self.dataset
         timed = stages.Timed(self.path, tracker)
         with self.write_lock():
             self.dataset = collection.collect(
-                dataclasses.replace(mdp, block_size=how.block_size or mdp.block_size),
+                dataclasses.replace(mdp, block_size=settings.block_size or mdp.block_size),
                 self.data_folder,
                 num_episodes=configs.learners_collected(config),
-                labels=how.labels,
-                rounds=how.rounds,
-                follow=None if how.rounds == 1 else partial(self._controller_of_round, timed),
+                labels=settings.labels,
+                rounds=settings.rounds,
+                controller_of_round=None if settings.rounds == 1 else partial(self._controller_of_round, timed),
                 num_updates=configs.updates_collected(config),
                 seed=config.seed,
                 config=provenance.recorded_with_data(self),
@@ -224,7 +224,7 @@ class Run:
         return self.dataset
 
     def _controller_of_round(self, tracker: Tracker, writer: DatasetWriter, index: int) -> Controller:
-        """Return what proposes updates in a round: random exploration, later the model fitted on all rounds before."""
+        """Return the controller of a round: random exploration, then the model fitted on all earlier rounds."""
         if index == 0:
             return Exploration()
         config, path = self.config, self.round_file(index)
@@ -243,26 +243,26 @@ class Run:
         return Exploring(MetaFQIController(model), config.collect.exploration, config.collect.near)
 
     def learn(self, model: str = "", *, tracker: Tracker | None = None) -> Any:
-        """Collect and fit, or search, one of the experiment's models, and select; or continue where it was stopped."""
-        own = self.of_model(model)
+        """Learn one of the experiment's models: collect, fit and select, or search; continue where an earlier call stopped."""
+        model_run = self.of_model(model)
         if model:
-            own.prepare_folder()
+            model_run.prepare_folder()
             tracker = Prefixed(tracker or Silent(), model)
-        if own.config.learner == "search":
-            searching.search_and_select(own, stages.Timed(own.path, tracker))
-            return stages.read_fitted(own)[0]
-        if not (own.model_file.exists() and own.validation_file.exists()):
-            own.collect(tracker=tracker)
-        return stages.fit_and_select(own, tracker=tracker)
+        if model_run.config.learner == "search":
+            searching.search_and_select(model_run, stages.Timed(model_run.path, tracker))
+            return stages.read_fitted(model_run)[0]
+        if not (model_run.model_file.exists() and model_run.validation_file.exists()):
+            model_run.collect(tracker=tracker)
+        return stages.fit_and_select(model_run, tracker=tracker)
 
     def compare(self, *, tracker: Tracker | None = None) -> Comparison:
-        """Tune the baselines and run every method on the test tasks; each result is written as soon as it is complete."""
+        """Tune the baselines and run every method on the test tasks; write each result as soon as it is complete."""
         if not self.comparison_file.exists():
             names = self.config.compare.names
             with self.write_lock():
-                joined = join(stages.method_results(self, names, tracker=tracker))
+                comparison = join(stages.method_results(self, names, tracker=tracker))
                 uses = [f"results/{name}" for name in names]
-                self.comparison = provenance.write_comparison(self, self.comparison_file, joined, uses)
+                self.comparison = provenance.write_comparison(self, self.comparison_file, comparison, uses)
         return self.comparison
 
     def run_all(self, *, tracker: Tracker | None = None) -> Path:
@@ -278,35 +278,35 @@ class Run:
         return reporting.write_report(self)
 
     def tune(self, spec: MethodSpec, **changed: Any) -> tuple[Method, TuningTable]:
-        """Tune a method on the tuning tasks; what is `changed` goes to `tune` in place of the run's settings."""
-        how = self.config.compare
-        settings = {"num_tasks": how.num_tuning_tasks, "shared_noise": how.shared_noise, **self.how_compared(None)}
-        return tune(spec, self.of_model(spec.model).mdp, **settings | changed)
+        """Tune a method on the tuning tasks; keyword arguments replace those that the run passes to `tune`."""
+        settings = self.config.compare
+        options = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
+        return tune(spec, self.of_model(spec.model).mdp, **options | self.comparison_options(None) | changed)
 
     def test(self, methods: Sequence[Method], **changed: Any) -> Comparison:
-        """Run methods on the test tasks; nothing is written. What is `changed` goes to `compare`."""
-        settings = {"num_tasks": self.config.compare.num_tasks, **self.how_compared(None)}
-        return compare(methods, self.mdp, **settings | changed)
+        """Run methods on the test tasks, without writing; keyword arguments replace those that the run passes to `compare`."""
+        options = {"num_tasks": self.config.compare.num_tasks, **self.comparison_options(None)}
+        return compare(methods, self.mdp, **options | changed)
 
-    def how_compared(self, tracker: Tracker | None) -> dict[str, Any]:
+    def comparison_options(self, tracker: Tracker | None) -> dict[str, Any]:
         """Return the arguments that tuning, validation and test have in common."""
-        how = self.config.compare
-        shared = {"num_updates": how.num_updates, "blocks_together": how.blocks_together}
+        settings = self.config.compare
+        shared = {"num_updates": settings.num_updates, "blocks_together": settings.blocks_together}
         return {"seed": self.config.seed, "tracker": tracker} | shared
 
     def result_file(self, method: str) -> Path:
-        """Return the file of one method on the test tasks, with its grid search."""
+        """Return the file of one method's results on the test tasks, with its grid search."""
         return self.path / "results" / f"{method}.safetensors"
 
     def round_file(self, index: int) -> Path:
-        """Return the file of the model that a later round of collection follows."""
+        """Return the file of the model that a later round of collection uses."""
         return self.path / "rounds" / f"{index}.safetensors"
 
 
 def run(source: str | Path, out: str | Path, *, tracker: Tracker | None = None, **settings: Any) -> Run:
-    """Run an experiment, a preset or a .toml file, in a folder, as `metastep run` does. A stopped run resumes.
+    """Run the experiment of a preset or .toml file in a folder, or resume it, as `metastep run` does.
 
-    Settings are those of `start_run`, like `scale="full"`, `seed=1` or `overrides=["fqi.regressor.trees=20"]`.
+    Settings are those of `start_run`, such as `scale="full"`, `seed=1` or `overrides=["fqi.regressor.trees=20"]`.
     """
     started = start_run(source, settings.pop("scale", None), Path(out), **settings)
     started.run_all(tracker=tracker)
@@ -326,14 +326,14 @@ def start_run(
     anyway: bool = False,
     stage: str = "",
 ) -> Run:
-    """Create or resume a run; what cannot run is refused before a folder is created.
+    """Create or resume a run; an experiment that cannot run is an error before a folder is created.
 
-    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from;
-    `stage` is the first stage to run, by the name of its command.
+    `command` is for the report, `tasks` a file of contexts to train on, `data` another run to copy the training data from,
+    `stage` the first stage to run, by the name of its command. `anyway` allows experiments of many days.
     """
     config = configs.load(source, scale, [*(overrides or ()), *([f"seed={seed}"] if seed is not None else [])])
     env = configs.build_env(config)
-    if ":" in config.env.name:  # a user's, which may break the contract: later it would fail, or give wrong numbers
+    if ":" in config.env.name:  # a user's environment, which may break the contract, fail later or give wrong numbers
         declared(env)  # the policy is built from it
         policy = policies.build(config.policy.name, config.policy.options, env)
         check_env(env, horizon=min(config.rollout.horizon, 50), sigma=getattr(policy, "sigma", 1.0), thorough=False)

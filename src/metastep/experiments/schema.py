@@ -1,6 +1,6 @@
 """The schema of an experiment's configuration: sections, and fields with a sentence each.
 
-What a class of the library defines (defaults, bounds, sentences) is taken from it; only what no class has is defined here.
+Settings of classes in the library take default, bounds and sentence from the class; only other settings are defined here.
 """
 
 import inspect
@@ -33,7 +33,7 @@ _METHOD_NAME = re.compile(r"([\w.]+:)?\w[\w.=+-]{0,63}", re.ASCII)
 
 
 def _plain(value: Any) -> Any:
-    """Refuse an option that JSON cannot hold."""
+    """Raise an error for an option that JSON cannot represent."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     is_number = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
@@ -61,7 +61,7 @@ def _features(value: Any) -> Any:
     """Expand the names of sets of features."""
     names = (value,) if isinstance(value, str) else value
     is_list = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
-    sets = is_list and any(name in features.SETS for name in names)  # a name twice is refused later
+    sets = is_list and any(name in features.SETS for name in names)  # repeated names are reported later
     return features.expanded(names) if sets or isinstance(value, str) else value
 
 
@@ -129,7 +129,7 @@ _OF_EPISODES, _OF_STEPS = " For rules that learn from whole episodes.", " For ru
 
 
 class RolloutSection(_Section):
-    """How a policy is tried out and its gradient estimated."""
+    """How policies are simulated and their gradients estimated."""
 
     num_episodes: int | None = _of(Rollout, "num_episodes", _OF_EPISODES, default=None)
     num_envs: int | None = _of(Sampler, "num_envs", _OF_STEPS, default=None)
@@ -149,49 +149,49 @@ class RangeSection(_Section):
 
     low: Float = _field("Smallest step.", ge=0.0)
     high: Float = _field("Largest step.", gt=0.0, le=1e9)
-    scale: Scale = _field("What a step's number means, and how it is sampled and gridded.", "linear")
+    scale: Scale = _field("What the number of a step means, and how it is spaced in samples and grids.", "linear")
 
 
 class ChoiceSection(_Section):
-    """A hyperparameter of the rule that is chosen for each update; by default from the rule's usual range of it."""
+    """A hyperparameter of the rule that is chosen for each update, by default from the rule's own range."""
 
     low: Float | None = _field("Smallest value.", None, ge=0.0)
     high: Float | None = _field("Largest value.", None, gt=0.0, le=1e9)
-    scale: Literal["linear", "log"] | None = _field("How values are sampled and gridded.", None)
+    scale: Literal["linear", "log"] | None = _field("How values are spaced in samples and grids.", None)
 
 
 class MetaSection(_Section):
-    """The meta-MDP: what is seen, what is chosen, what is done with it."""
+    """The meta-MDP: observation, choices and update rule."""
 
-    num_updates: Count = _field("Updates of a learner (T) in the training data; the generative method makes one.")
+    num_updates: Count = _field("Updates of a learner (T) in the training data; 1 with the generative method.")
     rule: Annotated[PartSection, _named("nga")] = _field("The update whose steps are chosen.", PartSection(name="nga"))
     meta_discount: float = _of(EpisodicMetaMDP, "meta_discount")
     stepsize_low: Float = _field("Smallest step size.", 0.0, ge=0.0)
     stepsize_high: Float = _field("Largest step size.", gt=0.0, le=1e9)
-    stepsize_scale: Scale = _field("How steps are sampled and gridded; divergence: a step is its KL.", "linear")
+    stepsize_scale: Scale = _field("Spacing of steps in samples and grids; divergence: a step is its KL.", "linear")
     ranges: dict[str, RangeSection] = _field("Ranges of the steps along directions of a menu.", {})
     choices: dict[str, ChoiceSection] = _field("Hyperparameters to choose besides the step, like clip_range.", {})
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(EpisodicMetaMDP, "observation")
 
     def space(self, rule: Any) -> Space:
-        """Return the updates to choose from."""
+        """Return the hyperparameter space of a rule."""
         step = Range(self.stepsize_low, self.stepsize_high, self.stepsize_scale)
         along = {name: Range(**dict(one)) for name, one in self.ranges.items()}
-        given = {name: one.model_dump(exclude_none=True) for name, one in self.choices.items()}
-        choices = {name: replace(rule.choices.get(name, step), name=name, **own) for name, own in given.items()}
+        changes = {name: one.model_dump(exclude_none=True) for name, one in self.choices.items()}
+        choices = {name: replace(rule.choices.get(name, step), name=name, **each) for name, each in changes.items()}
         return space_for(rule, step, along, choices)
 
 
 class CollectSection(_Section):
     """The training data (Algorithm 1 of the paper)."""
 
-    method: Literal["trajectory", "generative"] = _field("Whole meta-episodes, or tuples sampled afresh.", "trajectory")
-    num_meta_episodes: Count = _field("Meta-episodes, or tuples of the generative method (K), of each round.")
-    labels: Thousand = _field("Updates tried at every state; one is made, the others only give tuples.", 1)
-    rounds: Thousand = _field("Rounds: the first explores, later ones follow the model fitted so far.", 1)
-    exploration: Share = _field("Share of random updates among those made in later rounds.", 0.3)
-    near: Share = _field("Share of the updates only tried in later rounds that are near the model's choice.", 0.0)
-    block_size: Count | None = _field("Learners simulated together while collecting; else rollout.block_size.", None)
+    method: Literal["trajectory", "generative"] = _field("Meta-episodes, or independent transitions.", "trajectory")
+    num_meta_episodes: Count = _field("Meta-episodes (K) of each round; with the generative method, transitions.")
+    labels: Thousand = _field("Updates evaluated at every state; one is applied, all become training data.", 1)
+    rounds: Thousand = _field("Rounds of collection: the first explores, later ones use the model fitted so far.", 1)
+    exploration: Share = _field("Share of random updates among those applied in later rounds.", 0.3)
+    near: Share = _field("Share of the updates not applied in later rounds that are near the model's choice.", 0.0)
+    block_size: Count | None = _field("Learners simulated together in collection; by default rollout.block_size.", None)
 
 
 class FQISection(_Section):
@@ -209,11 +209,11 @@ class FQISection(_Section):
 class SelectionSection(_Section):
     """The choice of the iteration."""
 
-    num_tasks: Count = _field("Validation tasks, none of them in training, tuning or test.")
+    num_tasks: Count = _field("Validation tasks; none is used in training, tuning or test.")
 
 
 class SearchSection(_Section):
-    """Search for a controller of all choices by evolution strategies, on the learning curves themselves."""
+    """Search for a controller of all choices with evolution strategies, directly on learning curves."""
 
     strategy: Strategy = _of(Search, "strategy")
     objective: Objective = _of(Search, "objective")
@@ -228,17 +228,18 @@ class SearchSection(_Section):
     observation: Annotated[tuple[str, ...], BeforeValidator(_features)] = _of(Search, "observation")
     validate_every: int = _of(Search, "validate_every")
     block_size: int | None = _of(Search, "block_size")
+    model: str = _of(Search, "model")
 
 
 class MethodSection(_Named):
     """One method of the comparison; the name of a registered baseline alone is enough."""
 
-    name: str = _field("Name in tables and files; that of a baseline, or module:name, brings the rest.")
+    name: str = _field("Name in tables and files; the name of a baseline, or module:name, sets the rest.")
     rule: PartSection | None = _field("The update; by default the baseline's, or meta.rule.", None)
     controller: PartSection | None = _field("What proposes the step sizes; by default the baseline's.", None)
     model: str = _field("The table [models.NAME] whose rule, step sizes and model it uses.", "")
-    stepsize_scale: Scale | None = _field("What its steps mean; by default what others' do.", None)
-    stepsize_range: tuple[Float, Float] | None = _field("Its smallest and largest step; else those of meta.", None)
+    stepsize_scale: Scale | None = _field("What its steps mean; by default as in meta.", None)
+    stepsize_range: tuple[Float, Float] | None = _field("Its smallest and largest step; by default as in meta.", None)
     grid: dict[str, tuple[Positive, ...]] = _field("Values of each tuned option (of the rule: rule.NAME).", {})
     label: str = _field("The name in figures and tables.", "", max_length=80)
     colour: str = _field("The colour in figures, like #0072B2.", "", pattern=r"^(#[0-9a-fA-F]{6})?$")
@@ -253,17 +254,17 @@ class MethodSection(_Named):
 
     @property
     def own_name(self) -> str:
-        """The name without the module that brings it."""
+        """The name without its module."""
         return self.name.rpartition(":")[2]
 
 
-_USUAL_METHODS = MethodSection(name="metafqi"), MethodSection(name="fixed")
+_DEFAULT_METHODS = MethodSection(name="metafqi"), MethodSection(name="fixed")
 
 
 class CompareSection(_Section):
     """The comparison on test tasks."""
 
-    methods: tuple[MethodSection, ...] = _field("Methods, in the order of the tables.", _USUAL_METHODS, min_length=1)
+    methods: tuple[MethodSection, ...] = _field("Methods, in the order of the tables.", _DEFAULT_METHODS, min_length=1)
     num_tasks: Several = _field("Test tasks, the same for every method.", 100)
     num_updates: Count = _field("Updates of a learner in the comparison, in tuning and in validation.")
     num_tuning_tasks: Several = _field("Tasks on which the baselines are tuned.", 20)
@@ -284,7 +285,7 @@ class CompareSection(_Section):
 
 
 class ModelSection(_Section):
-    """A further model of the same experiment, and what is different for it; everything else is as above."""
+    """A further model of the same experiment, and its different settings; all others are as above."""
 
     meta: dict[str, Any] = _field("Settings of meta that are different.", {})
     collect: dict[str, Any] = _field("Settings of collect that are different.", {})
@@ -295,7 +296,7 @@ class ModelSection(_Section):
 
 
 def _names(value: Any, key: str = "") -> Iterator[str]:
-    """Yield the names of parts in a configuration; a direction of a menu begins with the name of its rule."""
+    """Yield the names of parts in a configuration; the first word of a menu's direction is the name of its rule."""
     if isinstance(value, dict):
         for name, entry in value.items():
             yield from _names(entry, name)
@@ -313,7 +314,7 @@ class Experiment(_Section):
     env: EnvSection = _field("The family of tasks.")
     policy: Annotated[PartSection, _named("linear")] = _field("The policy that learns.", PartSection(name="linear"))
     initial: InitialSection = _field("The distribution of the first policy.")
-    rollout: RolloutSection = _field("How a policy is tried out and its gradient estimated.")
+    rollout: RolloutSection = _field("How policies are simulated and their gradients estimated.")
     meta: MetaSection = _field("What the meta-MDP shows and what is chosen.")
     collect: CollectSection = _field("The training data, not used by search.", CollectSection(num_meta_episodes=1))
     learner: Learner = _field("What learns the controller: Fitted Q-Iteration from data, or search.", "fitted-q")
@@ -325,7 +326,7 @@ class Experiment(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        # What the classes behind the sections refuse is refused here, in their words.
+        # These constructors check their settings, and raise their own messages.
         InitialPolicy(**dict(self.initial))
         Search(**dict(self.search))
         if self.learner == "fitted-q" and "collect" not in self.model_fields_set:
@@ -339,9 +340,9 @@ class Experiment(_Section):
         return self
 
     def part_names(self) -> tuple[str, ...]:
-        """Return the names of all parts, of which those of the form `module:name` come from the user's own modules."""
+        """Return the names of all parts; those of the form `module:name` are in users' own modules."""
         return tuple(_names(self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting as JSON can hold it; `parse` turns it back into an equal experiment."""
+        """Return all settings as JSON values; `parse` turns them back into an equal experiment."""
         return self.model_dump(mode="json")

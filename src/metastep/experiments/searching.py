@@ -1,7 +1,9 @@
-"""The stage that searches controllers: every level, resumed where it was stopped, then the simplest that is as good as any."""
+"""The stage that searches controllers: search every level, or resume it, then select the simplest that is as good as any."""
 
 from __future__ import annotations
 
+import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metastep._core import storage
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, shown
 from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, Method, compare
 from metastep.experiments import provenance
+from metastep.experiments.config import build_rule
+from metastep.experiments.schema import Experiment
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
+from metastep.pretrained import load
+from metastep.rules.actor_critic import PPO
 from metastep.rules.spaces import HyperparameterSpace
 from metastep.search import LEVELS, Level, Network, SearchedModel, evolution
-from metastep.search.controller import Searched
-from metastep.search.evolution import Course, Objective, Search
-from metastep.search.model import LevelScore, places, save_model, searched_model
+from metastep.search.controller import Searched, model_parts
+from metastep.search.course import NUMBERS, Course, Files, course_arrays, course_from
+from metastep.search.evolution import Objective, Search, Start
+from metastep.search.model import LevelScore, SearchedRecord, places, save_model, searched_model
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -29,45 +36,92 @@ _KIND = "search"
 
 
 def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
-    """Return the meta-MDP and the search of a run, or refuse settings that cannot be searched."""
+    """Return the meta-MDP and the search of a run; settings that cannot be searched are an error."""
     mdp, search = run.mdp, Search(**dict(run.config.search))
     if not isinstance(mdp, ActorCriticMDP) or not isinstance(mdp.space, HyperparameterSpace):
         needs = "needs a rule that learns from steps and chooses from ranges"
         raise InputError(f"learner: 'search' {needs}, {mdp.rule.name!r} does not; take 'fitted-q'.")
-    evolution.base_point(mdp, search.start)  # refuses what is not chosen
-    evolution.make_strategy(search, 1)  # refuses a missing package
+    evolution.base_point(mdp, search.start)  # raises for names that are not chosen
+    evolution.make_strategy(search, 1)  # raises if a package is missing
     if run.config.selection.num_tasks < 2:
         raise InputError("selection.num_tasks: 1 must be 2 or more where the learner is 'search'.")
     if "feedback" in search.levels:
-        evolution.feedback_features(search, mdp)  # refuses unknown ones
+        evolution.feedback_features(search, mdp)  # raises for unknown names
     if run.tasks is not None:
         raise InputError("learner: 'search' draws its tasks from the whole range; a list of tasks must not be given.")
+    start_of(mdp, search)  # raises if the model does not fit
     return mdp, search
 
 
+def start_of(mdp: ActorCriticMDP, search: Search) -> tuple[Start | None, str]:
+    """Return the controller of a model that a search begins from, if any, and the model's fingerprint."""
+    if not search.model:
+        return None, ""
+    place = f"search.model: {shown(search.model)}"
+    if not isinstance(model := load(search.model), SearchedModel):
+        raise InputError(f"{place} was fitted, allowed are searched models.")
+    if search.levels != (level := model.record.level,):
+        raise InputError(f"search.levels: {list(search.levels)} must be ['{level}'], the level of search.model.")
+    network, weights = model_parts(model, mdp, place)
+    places(mdp, network)  # raises for features that are not known here
+    return Start(network, weights), model.fingerprint
+
+
+def start_settings(source: str, config: Experiment, model: str = "update") -> list[str]:
+    """Return the settings, as of `--set`, with which an experiment searches on from a model, for its table `models.NAME`.
+
+    Ranges and level are the model's; where it makes more gradient steps than the loop, there are more epochs to choose from.
+    """
+    record = load(source).record
+    if not isinstance(record, SearchedRecord):
+        raise InputError(f"--start: {shown(source)} was fitted, allowed are searched models.")
+    bounds = zip(record.names, record.low, record.high, record.scales, strict=True)
+    ranges: dict[str, dict[str, Any]]
+    ranges = {name: {"low": low, "high": high, "scale": scale} for name, low, high, scale in bounds}
+    wanted: dict[str, Any] = {f"meta.stepsize_{name}": value for name, value in ranges.pop("stepsize").items()}
+    wanted[f"models.{model}.meta.choices"] = ranges
+    wanted |= {f"models.{model}.search.model": source, f"models.{model}.search.levels": [record.level]}
+    wanted["compare.methods"] = [name for name in config.compare.names if name not in LEVELS]
+    rollout, rule = config.rollout, build_rule(config)
+    if isinstance(rule, PPO) and "gradient_steps" in ranges:
+        each = (rollout.num_envs or 1) * (rollout.num_steps or 1) // rule.minibatch_size
+        own, most = rule.gradient_steps or rule.epochs * each, ranges["gradient_steps"]["high"]
+        if rule.epochs * each < most:
+            wanted |= {"meta.rule.epochs": math.ceil(most / max(1, each)), "meta.rule.gradient_steps": own}
+    return [f"{name}={_toml(value)}" for name, value in wanted.items()]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {_toml(entry)}' for name, entry in value.items())}}}"
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
 def level_file(run: Run, level: str, folder: str = "levels") -> Path:
-    """Return the file of a level's model or, in the folder `search`, the one that its search goes on from."""
+    """Return the file of a level's model or, in the folder `search`, of the state that its search resumes from."""
     return run.path / folder / f"{level}.safetensors"
 
 
-def keep_course(run: Run, level: Level, course: Course) -> None:
-    """Write where a search is."""
-    numbers = {name: getattr(course, name) for name in evolution.NUMBERS}
+def keep_course(run: Run, level: Level, course: Course, start: str = "") -> None:
+    """Write the state of a search; `start` is the fingerprint of the model that it started from, if any."""
+    numbers = {name: getattr(course, name) for name in NUMBERS}
     about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
+    about |= {"start": start} if start else {}
     path = level_file(run, level, "search")
     storage.create_folder(path.parent)
-    storage.write_tensors(path, evolution.course_arrays(course), about)
+    storage.write_tensors(path, course_arrays(course), about)
 
 
 def kept_course(run: Run, level: Level) -> storage.Tensors | None:
-    """Read and verify the file that a level's search goes on from, if it began."""
+    """Read and verify the state of a level's search; None if it has not started."""
     path = level_file(run, level, "search")
     if not path.exists():
         return None
     content = storage.read_tensors(path)
-    known = content.metadata
-    storage.require_stamp(known, _KIND, path, "remove it to search again")
-    if (known.get("run"), known.get("level")) != (run.identity, level) or not isinstance(known.get("generation"), int):
+    record = content.metadata
+    storage.require_stamp(record, _KIND, path, "remove it to search again")
+    belongs = (record.get("run"), record.get("level")) == (run.identity, level)
+    if not belongs or not isinstance(record.get("generation"), int):
         raise InputError(f"File {path} belongs to another run or level, or to none; put back its own, or remove it.")
     return content
 
@@ -78,37 +132,45 @@ def search_and_select(run: Run, tracker: Tracker) -> None:
     if not all(file.exists() for file in done):
         mdp, search = build_search(run)
         with run.write_lock():
-            found = _searched(run, mdp, search, tracker)
-            controllers = {level: Searched(network, course.best) for level, (network, course) in found.items()}
-            methods = [Method(level, mdp.rule, own, space=mdp.space) for level, own in controllers.items()]
-            how: dict[str, Any] = {"stream": Stream.VALIDATION, **run.how_compared(tracker)}
-            validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **how)
+            courses = _search_levels(run, mdp, search, tracker)
+            controllers = {level: Searched(network, course.best) for level, (network, course) in courses.items()}
+            methods = [Method(level, mdp.rule, each, space=mdp.space) for level, each in controllers.items()]
+            options: dict[str, Any] = {"stream": Stream.VALIDATION, **run.comparison_options(tracker)}
+            validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **options)
             chosen, scores = judge_levels(validation, search.objective)
             storage.create_folder(level_file(run, chosen).parent)
-            for level, (network, course) in found.items():
+            for level, (network, course) in courses.items():
                 save_model(_model(run, mdp, network, course, scores), level_file(run, level))
             provenance.write_comparison(run, run.validation_file, validation)
             storage.write_atomically(run.model_file, storage.read_bytes(level_file(run, chosen)))
 
 
-def _searched(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -> dict[Level, tuple[Network, Course]]:
-    """Search all levels; each generation is kept."""
+def _search_levels(
+    run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker
+) -> dict[Level, tuple[Network, Course]]:
+    """Search all levels, and write the state after each generation."""
     kept, num_tasks = {level: kept_course(run, level) for level in search.levels}, run.config.selection.num_tasks
 
     def begun(level: Level, like: Any) -> Course | None:
         content = kept[level]
         try:
-            return None if content is None else evolution.course_from(content.arrays, content.metadata, like)
+            return None if content is None else course_from(content.arrays, content.metadata, like)
         except (InputError, KeyError, TypeError, ValueError) as error:
             path = level_file(run, level, "search")
             raise InputError(f"File {path} cannot be continued from ({error}); remove it to search again.") from None
 
+    begin, start = start_of(mdp, search)
+    for level, content in kept.items():
+        if content is not None and content.metadata.get("start", "") != start:
+            path, again = level_file(run, level, "search"), "put it back, or remove the file to search again"
+            raise InputError(f"File {path} began from another model than {search.model!r}; {again}.")
+    begun_from: dict[str, Any] = {"start": start} if start else {}
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
     with tracker.stage("search", left, "blocks") as stage:
-        files = evolution.Files(begun, partial(keep_course, run))
-        return evolution.search_levels([mdp], search, files=files, advance=stage.advance, **how)
+        files = Files(begun, partial(keep_course, run, **begun_from))
+        return evolution.search_levels([mdp], search, files=files, advance=stage.advance, begin=begin, **how)
 
 
 def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scores: Any) -> SearchedModel:
@@ -133,8 +195,8 @@ def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scor
 def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, tuple[LevelScore, ...]]:
     """Return the selected level, and the mean score of every level with its standard error.
 
-    The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. One
-    that diverged on a task is left out.
+    The simplest level that is as good as the best is selected: less than two standard errors behind it on the same tasks. Levels
+    that diverged on a task are left out.
     """
     every = evolution.score(np.moveaxis(validation.returns, 2, 0), objective)
     by_task = dict(zip(validation.names, every, strict=True))
@@ -146,9 +208,9 @@ def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, t
         return float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
 
     best = max(scores.values(), key=np.mean)
-    leads = {level: best - own for level, own in scores.items()}
+    leads = {level: best - score for level, score in scores.items()}
     chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * error(lead))  # the best, if no other
-    return chosen, tuple(LevelScore(level, float(own.mean()), error(own)) for level, own in scores.items())
+    return chosen, tuple(LevelScore(level, float(score.mean()), error(score)) for level, score in scores.items())
 
 
 def read_level(run: Run, level: str = "") -> Any:

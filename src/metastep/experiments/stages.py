@@ -1,7 +1,7 @@
-"""The stages of a run after collection: fit, validate and select, tune and compare. Each continues what it finds begun.
+"""The stages of a run after collection: fit, validate and select, tune and compare.
 
-The time of each stage is kept in the run's folder. Times differ from run to run, so only the report of a search shows them, and
-no checksum covers them.
+`fit_and_select` and `method_results` skip work whose result files exist. Times of stages are kept in the run's folder; since they
+differ from run to run, only the report of a search shows them, and no checksum covers them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
-    """Fit metaFQI on a dataset; every iteration is kept, the last one counts as selected until `select`."""
+    """Fit metaFQI on a dataset; the model keeps every iteration, and the last is the selected one until `select`."""
     transitions = dataset.transitions(run.config.meta.observation)
     return fit_on(run.config, run.mdp, transitions, dataset.checksum, tracker=tracker, random_state=random_state)
 
@@ -58,7 +58,7 @@ def fit_on(
     random_state: int | None = None,
     **recorded: Any,
 ) -> Model:
-    """Fit metaFQI on transitions that `fingerprint` identifies; what is recorded replaces the experiment's own."""
+    """Fit metaFQI on transitions, identified by `fingerprint`; `recorded` replaces fields of the model's record."""
     estimator = build_fqi(config, mdp.space, random_state)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         if not len(transitions.reward):
@@ -73,7 +73,7 @@ def fit_on(
         branches=branches_of(mdp.space),
         **{"setting": mdp.setting, "configuration": {"experiment": config.to_dict()}} | recorded,
     )
-    # As in the configuration: `module:name` says where a user's own regressor comes from.
+    # The name in the configuration, `module:name`, says where a user's own regressor comes from.
     fitted_with = dataclasses.replace(model.record.regressor, name=config.fqi.regressor.name)
     return dataclasses.replace(model, record=dataclasses.replace(model.record, regressor=fitted_with))
 
@@ -81,23 +81,23 @@ def fit_on(
 def iteration_methods(run: Run, model: Model) -> list[Method]:
     """Return every iteration of a model as a method; N=i is iteration i."""
     controllers = {i: MetaFQIController(model, i, run.tasks) for i in range(1, len(model.q_functions) + 1)}
-    return [Method(f"N={i}", run.mdp.rule, own, values={"iteration": i}) for i, own in controllers.items()]
+    return [Method(f"N={i}", run.mdp.rule, each, values={"iteration": i}) for i, each in controllers.items()]
 
 
 def validate(run: Run, model: Model, *, tracker: Tracker | None = None) -> Comparison:
     """Run every iteration of a model on the same validation tasks.
 
-    Each iteration has blocks of its own, so that all of them share their simulation noise, unlike the points of a grid when it is
-    tuned: iterations differ by little, and noise would decide between them.
+    All iterations run the same blocks with the same random numbers: they differ little, so independent simulation noise would
+    decide between them. The points of a tuning grid, by contrast, have independent noise by default.
     """
     methods, num_tasks = iteration_methods(run, model), run.config.selection.num_tasks
-    return compare(methods, run.mdp, num_tasks=num_tasks, stream=Stream.VALIDATION, **run.how_compared(tracker))
+    return compare(methods, run.mdp, num_tasks=num_tasks, stream=Stream.VALIDATION, **run.comparison_options(tracker))
 
 
 def select(model: Model, validation: Comparison) -> Model:
-    """Return the model with its validation curves, the iteration of the best mean return over the updates selected.
+    """Return the model with its validation curves and the iteration selected that has the best mean return over the updates.
 
-    A diverged task makes an iteration's mean return minus infinity, so it cannot be selected; its curve is not kept.
+    An iteration that diverged on a task cannot be selected, and its curve is not kept.
     """
     curves = []
     for record, tasks in zip(validation.methods, validation.returns, strict=True):
@@ -110,7 +110,7 @@ def select(model: Model, validation: Comparison) -> Model:
 
 
 def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
-    """Fit on the run's data, select on validation tasks, write model and validation."""
+    """Fit on the run's data, select on validation tasks, and write model and validation, unless they exist."""
     if not (run.model_file.exists() and run.validation_file.exists()):
         timed = Timed(run.path, tracker)
         with run.write_lock():
@@ -123,54 +123,55 @@ def fit_and_select(run: Run, *, tracker: Tracker | None = None) -> Model:
 
 
 def read_fitted(run: Run) -> tuple[Any, Comparison]:
-    """Return the model of a run and its validation, which must belong together."""
+    """Return the model of a run and the validation that it was selected on."""
     model, validation, verb = run.model, run.validation, "fit"
     if run.config.learner == "search":
         verb, record, chosen = "search", model.record, searching.judge_levels(validation, run.config.search.objective)
-        is_own = isinstance(model, SearchedModel) and (record.level, record.validation) == chosen
+        belongs = isinstance(model, SearchedModel) and (record.level, record.validation) == chosen
     else:
-        is_own = select(model, validation).record == model.record
-    if not is_own:
-        others = f"was not selected on what {run.validation_file.name} beside it holds"
-        raise InputError(f"File {run.model_file} {others}; remove both and run `metastep {verb} {run.path}` again.")
+        belongs = select(model, validation).record == model.record
+    if not belongs:
+        mismatch = f"was not selected on what {run.validation_file.name} beside it holds"
+        raise InputError(f"File {run.model_file} {mismatch}; remove both and run `metastep {verb} {run.path}` again.")
     return model, validation
 
 
 def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = None) -> list[Comparison]:
-    """Run methods on the test tasks, tuned or trained first where they need it; results in the folder are read."""
+    """Return the results of methods on the test tasks; those not in the folder yet are tuned or trained, run and written."""
     if missing := [name for name in names if not run.result_file(name).exists()]:
         what = missing[0] if len(missing) == 1 else f"{len(missing)} methods"
         timed = Timed(run.path, tracker)
         with run.write_lock():
-            works = [_work_on(run, run.methods[name], tracker=timed) for name in missing]
-            # On many cores the end waits for the work that began last: the longest begin first. A method that is not tuned
-            # has few blocks, each of which may simulate more than many others, as an oracle's do.
-            works.sort(key=lambda work: (work[0], -work[1]))
-            with timed.stage(f"compare {what}", sum(blocks for _, blocks, _ in works), "blocks") as stage:
+            plans = [_method_plan(run, run.methods[name], tracker=timed) for name in missing]
+            # Long methods start first, because on many cores the end waits for the last one. A method that is not tuned has
+            # few blocks, but each may simulate more than many others, as an oracle's do.
+            plans.sort(key=lambda each: (each[0], -each[1]))
+            with timed.stage(f"compare {what}", sum(blocks for _, blocks, _ in plans), "blocks") as stage:
                 together = run.config.compare.blocks_together
-                run_plans([plan for *_, plan in works], stage.advance, together=together)
+                run_plans([plan for *_, plan in plans], stage.advance, together=together)
     return [provenance.read_result(run, name) for name in names]
 
 
-def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bool, int, Plan[None]]:
-    """Plan a method's tuning and test: whether it is tuned, its blocks of learners, and the plan.
+def _method_plan(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bool, int, Plan[None]]:
+    """Return whether a method is tuned, its number of blocks, and the plan of its tuning and test, which writes the result.
 
-    One that has to be loaded or trained is so before the others begin.
+    A controller that has to be loaded or trained is so here, before any plan runs.
     """
-    settings, own = run.config.compare, run.of_model(spec.model)
-    how: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
+    settings, model_run = run.config.compare, run.of_model(spec.model)
+    tuning_options: Any = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
     blocks = len(Blocks(settings.num_tasks, run.mdp.block_size))
-    blocks += num_blocks(spec, own.mdp, **how) if spec.grid else 0
-    ready = None if spec.grid else prepare_method(run, spec, tracker=tracker)
-    uses, controller = list[str](), some_controller(spec)
+    blocks += num_blocks(spec, model_run.mdp, **tuning_options) if spec.grid else 0
+    prepared = None if spec.grid else prepare_method(run, spec, tracker=tracker)
+    uses, controller = list[str](), example_controller(spec)
     if controller.needs_model:
         level = getattr(controller, "level", "")
         uses = [(f"models/{spec.model}/" if spec.model else "") + (f"levels/{level}" if level else "model")]
 
     def plan() -> Plan[None]:
-        method, tables, updates = ready, list[TuningTable](), settings.num_updates
+        method, tables, updates = prepared, list[TuningTable](), settings.num_updates
         if method is None:
-            method, table = yield from tuning_plan(spec, own.mdp, own.config.seed, num_updates=updates, **how)
+            seed = model_run.config.seed
+            method, table = yield from tuning_plan(spec, model_run.mdp, seed, num_updates=updates, **tuning_options)
             tables = [table]
         seed, num_tasks = run.config.seed, settings.num_tasks
         result = yield from comparison_plan([method], run.mdp, seed, updates, num_tasks, tuning=tables)
@@ -180,10 +181,10 @@ def _work_on(run: Run, spec: MethodSpec, *, tracker: Tracker | None) -> tuple[bo
 
 
 def prepare_method(run: Run, spec: MethodSpec, *, tracker: Tracker | None = None) -> Method:
-    """Return a method with nothing to tune, its controller loaded or trained where it needs to be."""
-    own = run.of_model(spec.model)
-    config, updates = own.config, own.config.compare.num_updates
-    mdp = own.mdp.with_budget(updates)
+    """Return a method that has nothing to tune, with its controller loaded or trained if necessary."""
+    model_run = run.of_model(spec.model)
+    config, updates = model_run.config, model_run.config.compare.num_updates
+    mdp = model_run.mdp.with_budget(updates)
     resources = controllers.Resources(
         mdp=spec.on(mdp),
         seed=config.seed,
@@ -191,7 +192,7 @@ def prepare_method(run: Run, spec: MethodSpec, *, tracker: Tracker | None = None
         num_training_episodes=config.collect.num_meta_episodes,
         num_stepsizes=config.fqi.num_stepsizes,
         regressor=partial(build_regressor, config),
-        model=partial(searching.read_level, own),
+        model=partial(searching.read_level, model_run),
         task_list=run.tasks,
         tracker=tracker or Silent(),
     )
@@ -211,38 +212,39 @@ def method_spec(config: Experiment, method: MethodSection) -> MethodSpec:
         spec = MethodSpec(method.own_name, controller.name, controller.options, label=method.own_name)
     if method.rule is not None:
         spec = dataclasses.replace(spec, rule=method.rule.name, rule_options=method.rule.options)
-    place, meta = f"compare.methods.{spec.name}", config.meta
+    path, meta = f"compare.methods.{spec.name}", config.meta
     model, steps = method.model or spec.model, spec.steps
-    usual = steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
+    default_range = steps or Range(meta.stepsize_low, meta.stepsize_high, meta.stepsize_scale)
     scale, bounds = method.stepsize_scale, method.stepsize_range
-    # A range of its own, or another rule than the menu of the others.
+    # The method sets its own range, or replaces a menu of directions by a rule of its own.
     if scale is not None or bounds is not None or (spec.rule is not None and build_rule(config).directions):
         try:
-            steps = usual = Range(*(bounds or (usual.low, usual.high)), scale or usual.scale)
+            low_high = bounds or (default_range.low, default_range.high)
+            steps = default_range = Range(*low_high, scale or default_range.scale)
         except InputError as error:
-            raise InputError(f"{place}: {error}") from None
+            raise InputError(f"{path}: {error}") from None
     options = dict(spec.controller_options)
     if "num_updates" in controllers.REGISTRY.parameters(spec.controller):
         options.setdefault("num_updates", config.compare.num_updates)
-    given, grid = {**spec.grid, **method.grid}, {}
-    for option in dict.fromkeys((*spec.needs_grid, *given)):  # in this order: it is that of the points
-        if option in given:
-            grid[option] = tuple(given[option])
+    values, grid = {**spec.grid, **method.grid}, {}
+    for option in dict.fromkeys((*spec.needs_grid, *values)):  # the order of options is that of the grid points
+        if option in values:
+            grid[option] = tuple(values[option])
         elif option == "stepsize" and spec.rule is None and not model:
-            grid[option] = tuple(float(step) for step in usual.grid(11)[1:])
-        else:  # nothing but steps along the experiment's own rule has a usual size
-            raise InputError(f"{place}.grid.{option}: is missing, it must be a list of numbers.")
+            grid[option] = tuple(float(step) for step in default_range.grid(11)[1:])
+        else:  # only step sizes of the experiment's own rule have a default grid
+            raise InputError(f"{path}.grid.{option}: is missing, it must be a list of numbers.")
     shown: Any = {"label": method.label or spec.label, "colour": method.colour or spec.colour}
     return dataclasses.replace(spec, model=model, steps=steps, controller_options=options, grid=grid, **shown)
 
 
-def some_controller(spec: MethodSpec) -> Controller:
-    """Return the controller of a method with the first values of its grid: what it declares does not depend on them."""
+def example_controller(spec: MethodSpec) -> Controller:
+    """Return the controller of a method with the first values of its grid; its class attributes do not depend on them."""
     return spec.build_controller(spec.first_values)
 
 
 class Timed:
-    """A tracker that adds up the seconds of each stage in a folder, without the stages within it; another shows them."""
+    """Add the seconds of each stage, without those of stages nested in it, to times.json of a folder; `tracker` shows stages."""
 
     def __init__(self, folder: Path, tracker: Tracker | None) -> None:
         self._folder, self._tracker, self._inner = folder, tracker or Silent(), 0.0
@@ -261,19 +263,19 @@ class Timed:
 
 
 def add_time(folder: Path, name: str, seconds: float) -> None:
-    """Add to the time of a stage; times that cannot be read are replaced."""
-    known = dict[str, float]()
+    """Add to the recorded time of a stage; a file that cannot be read is replaced."""
+    times = dict[str, float]()
     with suppress(InputError):
-        known = read_times(folder)
-    known[name] = round(known.get(name, 0.0) + seconds, 3)
-    storage.write_json(folder / "times.json", storage.stamp("times") | {"seconds": known})
+        times = read_times(folder)
+    times[name] = round(times.get(name, 0.0) + seconds, 3)
+    storage.write_json(folder / "times.json", storage.stamp("times") | {"seconds": times})
 
 
 def read_times(folder: Path) -> dict[str, float]:
-    """Return seconds by stage, nothing where none were recorded."""
+    """Return the recorded seconds by stage; empty if there is no file."""
     file = folder / "times.json"
     if not file.exists():
         return {}
-    found = storage.read_json(file)
-    storage.require_stamp(found, "times", file, "remove it")
-    return from_json(TypeAdapter(dict[str, float]), found.get("seconds"), f"File {file}: seconds")
+    content = storage.read_json(file)
+    storage.require_stamp(content, "times", file, "remove it")
+    return from_json(TypeAdapter(dict[str, float]), content.get("seconds"), f"File {file}: seconds")

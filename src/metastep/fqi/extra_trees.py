@@ -46,7 +46,7 @@ class ExtraTrees:
         check_fields(self, "fqi.regressor")
 
     def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Forest:
-        """Grow the trees, each with a seed of its own, so that the bits do not depend on `threads`."""
+        """Grow the trees; each has its own seed, so that the result does not depend on `threads`."""
         matrix, y = np.asarray(inputs, dtype=np.float32), np.asarray(targets, dtype=np.float64)
         if matrix.ndim != 2 or 0 in matrix.shape or y.shape != matrix.shape[:1]:
             allowed = "allowed is (rows, features) and (rows,)"
@@ -60,8 +60,8 @@ class ExtraTrees:
         fewest = max(2, int(self.min_samples_split if is_number else np.ceil(self.min_samples_split * num_rows)))
 
         def forest(data: NDArray[np.float32], y: NDArray[np.float64], seeds: NDArray[Any]) -> tuple[Forest, float]:
-            """Return a forest, and the variance of the targets, times the number of rows, that its splits remove."""
-            # Sums of squares lose digits when the mean is large against the spread.
+            """Return a forest, and by how much its splits reduce the variance of the targets, times the number of rows."""
+            # Targets are centred, because sums of squares lose digits if the mean is large compared with the spread.
             mean, low, high = float(y.mean()), data.min(axis=0), data.max(axis=0)
             centred = y - mean
 
@@ -83,12 +83,14 @@ class ExtraTrees:
         if not self.state_first:
             return forest(padded, y, seeds)[0]
         blind = padded.copy()
-        blind[:, num_features - 1] = 0.0  # what does not vary is never split
+        blind[:, num_features - 1] = 0.0  # constant features are never split
         halves = [forest(blind, y, seeds[: self.trees])]
-        left = y - np.concatenate(map_threads(halves[0][0].predict, np.array_split(matrix, 64), threads))
-        halves.append(forest(padded, left, seeds[self.trees :]))
-        # A forest is the mean of its trees; here it is the sum of two such means, each with its own importances.
-        return join([own._replace(value=2.0 * own.value, importances=part * own.importances) for own, part in halves])
+        residuals = y - np.concatenate(map_threads(halves[0][0].predict, np.array_split(matrix, 64), threads))
+        halves.append(forest(padded, residuals, seeds[self.trees :]))
+        # A forest predicts the mean of its trees; the prediction here is the sum of the two halves' means.
+        return join(
+            [half._replace(value=2.0 * half.value, importances=part * half.importances) for half, part in halves]
+        )
 
     load = staticmethod(load_forest)
 

@@ -1,4 +1,4 @@
-"""A regression forest as a few flat arrays that all its trees share: predict, join, save, load, pack."""
+"""Regression forests as flat arrays shared by all trees: predict, join, save, load, pack."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ LEAF = -1  # `feature`, `left` and `right` of a leaf
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function on its first call, without the interpreter's lock, and cache the machine code if possible."""
+    """Compile a function on its first call, to run without the GIL, and cache the machine code if possible."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
-    except (RuntimeError, OSError):  # no folder for a cache can be written
+    except (RuntimeError, OSError):  # no writable folder for the cache
         return numba.njit(nogil=True)(function)
 
 
@@ -45,7 +45,7 @@ class Forest(NamedTuple):
         return len(self.importances)
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.float64]:
-        """Return the mean over trees of each input's leaf value, `(rows,)`; trees are summed in order, so bits never vary."""
+        """Return the mean over trees of each input's leaf value, `(rows,)`; trees are summed in order, for reproducible bits."""
         matrix = as_inputs(inputs, self.num_features)
         return _predict(matrix, self.feature, self.threshold, self.left, self.right, self.value, self.offsets)
 
@@ -53,17 +53,12 @@ class Forest(NamedTuple):
         """Return a forest of these trees, with the importances of all."""
 
         def tree(index: int) -> Forest:
-            own = slice(*self.offsets[index : index + 2])
+            own = slice(*self.offsets[index : index + 2])  # nodes of this tree
             left, right = (np.where(array[own] >= 0, array[own] - own.start, LEAF) for array in (self.left, self.right))
             ends = np.array([0, own.stop - own.start])
             return Forest(self.feature[own], self.threshold[own], left, right, self.value[own], ends, self.importances)
 
         return join(list(map(tree, which)))._replace(importances=self.importances)
-
-    def in_unit(self, column: int, zero: float, unit: float) -> "Forest":
-        """Return the same forest for rows whose `column` is measured as `zero + unit * number`."""
-        moved = (zero + unit * self.threshold.astype(np.float64)).astype(np.float32)
-        return self._replace(threshold=np.where(self.feature == column, moved, self.threshold))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return self._asdict()
@@ -77,22 +72,22 @@ _STEPS = np.iinfo(np.uint16).max
 
 
 def load_forest(arrays: Mapping[str, NDArray[Any]]) -> Forest:
-    """Check arrays from any source, packed or not, and return their forest; what would break a walk is an `InputError`."""
+    """Check arrays from an untrusted source, packed or not, and return their forest; invalid arrays are an `InputError`."""
     types = _PACKED_TYPES if arrays.keys() == _PACKED_TYPES.keys() else _TYPES
     if arrays.keys() != types.keys():
         raise InputError(f"forest: has the arrays {sorted(arrays)!r:.200}, allowed are {', '.join(_TYPES)}.")
     for name, array in arrays.items():
         allowed = [np.dtype(kind) for kind in types[name].split()]
         if array.dtype not in allowed or array.ndim != 1:
-            found = f"{name} is {array.dtype} of shape {array.shape}"
-            raise InputError(f"forest: {found}, allowed is a list of {allowed[0]}.")
+            actual = f"{name} is {array.dtype} of shape {array.shape}"
+            raise InputError(f"forest: {actual}, allowed is a list of {allowed[0]}.")
     forest = Forest(**arrays) if types is _TYPES else _unpack(arrays)
     check_structure(forest)
     return forest
 
 
 def join(forests: Sequence[Forest]) -> Forest:
-    """Return one forest with the trees of all, in order; importances are added and scaled to shares, as in scikit-learn."""
+    """Concatenate forests; importances are added and normalised, as in scikit-learn."""
     starts = np.cumsum([0] + [len(forest.feature) for forest in forests])
     columns = zip(*(forest[:5] for forest in forests), strict=True)
     feature, threshold, left, right, value = (np.concatenate(column) for column in columns)
@@ -106,7 +101,7 @@ def join(forests: Sequence[Forest]) -> Forest:
 
 def as_inputs(inputs: ArrayLike, num_features: int, name: str = "inputs") -> NDArray[np.float32]:
     """Return inputs as a C-ordered float32 matrix `(rows, num_features)`."""
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+    with np.errstate(over="ignore"):  # larger numbers become infinite
         matrix = np.ascontiguousarray(inputs, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != num_features:
         raise InputError(f"{name} has shape {matrix.shape}, allowed is (rows, {num_features}).")
@@ -147,7 +142,7 @@ def check_structure(forest: Forest) -> None:
     for child in (left, right):
         require(~leaf | (child == LEAF), "left and right must be -1 at a leaf")
         require(leaf | ((child > node) & (child < stop)), "left and right must point to later nodes of the same tree")
-    # As many children as there are nodes below a root, and no node left out: each has exactly one parent.
+    # If there are as many children as nodes that are not roots, and all nodes are reached, each has exactly one parent.
     inner, reached = np.flatnonzero(~leaf), np.zeros(nodes, np.bool_)
     for children in (left[inner], right[inner], offsets[:-1]):
         reached[children] = True
@@ -155,11 +150,11 @@ def check_structure(forest: Forest) -> None:
 
 
 def pack(forest: Forest) -> dict[str, NDArray[Any]]:
-    """Return arrays of three bytes per node, an eighth of the space, for models that come with a package.
+    """Return arrays with three bytes per node, an eighth of the space, for models that are published.
 
-    Trees are grown in the order of a depth-first walk, left before right; a forest in another order is not packed. So `feature`
-    alone gives every child, and one number per node is enough: the threshold of a split or the value of a leaf, rounded to one
-    of 65,536 steps between the smallest and the largest of the forest's thresholds of that feature, or of its leaves.
+    Nodes must be in depth-first order, left before right, as trees are grown; other forests are not packed. Then `feature` alone
+    determines the children, and one number per node is sufficient: the threshold of a split or the value of a leaf, rounded to
+    one of 65,536 steps between the smallest and largest threshold of that feature, or leaf, in the forest.
     """
     feature, num = forest.feature, forest.num_features
     left, right = _children(feature)
@@ -167,7 +162,7 @@ def pack(forest: Forest) -> dict[str, NDArray[Any]]:
         return forest.arrays()
     number = np.where(feature == LEAF, forest.value, forest.threshold)
     low, high = np.full(num + 1, np.inf), np.full(num + 1, -np.inf)
-    np.minimum.at(low, feature, number)  # LEAF is the last place
+    np.minimum.at(low, feature, number)  # LEAF, -1, is the last entry
     np.maximum.at(high, feature, number)
     is_used = low <= high
     low, high = (np.where(is_used, ends, 0.0).astype(np.float32) for ends in (low, high))
@@ -194,7 +189,7 @@ def _unpack(arrays: Mapping[str, NDArray[Any]]) -> Forest:
 
 @kernel
 def _children(feature):  # type: ignore[no-untyped-def]
-    """Return the children of nodes in the order of a walk; -1 where the walk ends before there is one."""
+    """Return the left and right children of nodes in depth-first order; -1 for missing children."""
     left, right = np.full(feature.size, -1, np.int32), np.full(feature.size, -1, np.int32)
     stack, height = np.empty(feature.size + 1, np.int64), 0
     for node in range(feature.size):

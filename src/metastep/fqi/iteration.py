@@ -1,6 +1,6 @@
-"""Fitted Q-Iteration on the meta-MDP (the paper's section 5), and the Q function of one iteration.
+"""Fitted Q-Iteration on the meta-MDP (the paper's section 5), and the Q-function of one iteration.
 
-A Q function is one or two regressors over (observation, step size), for each branch of a menu: a branch is a direction of an
+A Q-function has one or two regressors over (observation, step size) for each branch of a menu: a branch is a direction of an
 update, or a combination of other choices, with its own range of steps.
 """
 
@@ -32,7 +32,7 @@ _FEW_ROWS = 1024
 
 @dataclass(frozen=True)
 class Stepsizes(Range):
-    """The step sizes to maximise over: `num` values of the interval, evenly spaced along its scale, or all of it."""
+    """The step sizes to maximise over: `num` values of the interval, evenly spaced along its scale, or the whole interval."""
 
     num: NumStepsizes = 101
     continuous: bool = False
@@ -48,20 +48,20 @@ class Stepsizes(Range):
 
     @cached_property
     def points(self) -> NDArray[np.float32]:
-        """The grid as heads see it: along the scale, in float32."""
+        """The grid on the scale that heads use, in float32."""
         return np.linspace(*self.axis, self.num).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class QFunction:
-    """The Q function of one iteration: `lam*min(Q1, Q2) + (1-lam)*max(Q1, Q2)` of two heads, or the value of the only one.
+    """The Q-function of one iteration: `lam*min(Q1, Q2) + (1-lam)*max(Q1, Q2)` of two heads, or the value of the only one.
 
-    Forests are maximised by the interval walk, other heads by predicting on every step size of the grid. Heads see step sizes
-    along their scale; arguments and results here are the step sizes themselves.
+    Forests are maximised by the interval walk (`metastep.fqi.maximise`), other heads by predicting on the grid. Heads
+    take step sizes on their scale; arguments and results of methods are the step sizes themselves.
     """
 
-    heads: tuple[Head, ...]  # one or two for each branch, one branch after the other
-    stepsizes: Mapping[str, Stepsizes]  # by branch; one without a name is the only one
+    heads: tuple[Head, ...]  # one or two for each branch, in the order of the branches
+    stepsizes: Mapping[str, Stepsizes]  # by branch; without a menu, the only branch has the name ""
     lam: float = 1.0
     ties: Ties = "smallest"
 
@@ -73,7 +73,7 @@ class QFunction:
 
     @property
     def is_forest(self) -> bool:
-        """Whether every head is a flat forest."""
+        """Whether all heads are forests."""
         return all(isinstance(head, Forest) for head in self.heads)
 
     @property
@@ -82,7 +82,7 @@ class QFunction:
 
     @property
     def by_branch(self) -> list[tuple[tuple[Any, ...], Stepsizes]]:
-        """The heads of each branch, and its steps."""
+        """The heads and the step sizes of each branch."""
         each = len(self.heads) // len(self.stepsizes)
         steps = enumerate(self.stepsizes.values())
         return [(self.heads[index * each : (index + 1) * each], own) for index, own in steps]
@@ -98,7 +98,7 @@ class QFunction:
         return [prepare(heads, stepsize_cells(heads, *own.axis), self.lam) for heads, own in self.by_branch]
 
     def _search(self, observation: ArrayLike, threads: int | None, with_values: bool = False) -> list[Maximum]:
-        """Return the maximum of each branch along its scale; with values, that on its grid."""
+        """Return the maximum of each branch, on its scale; with values, on its grid."""
         states = as_inputs(observation, self.heads[0].num_features - 1, "observation")
         if not self.is_forest:
             parts = self.by_branch
@@ -113,23 +113,23 @@ class QFunction:
     def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
         """Return the best step of each observation `(rows, features)`, and its value.
 
-        Ties go to the first branch, then to the step that `ties` says.
+        Ties choose the first branch, then the step according to `ties`.
         """
-        has_rule = self.ties != "smallest"  # which the search itself takes
-        found = self._search(observation, threads, with_values=has_rule)
-        values = np.stack([best.value for best in found])
-        branch, rows = values.argmax(axis=0), np.arange(values.shape[1])  # the first of equals
+        has_rule = self.ties != "smallest"  # the search itself returns the smallest
+        maxima = self._search(observation, threads, with_values=has_rule)
+        values = np.stack([best.value for best in maxima])
+        branch, rows = values.argmax(axis=0), np.arange(values.shape[1])  # the first in case of ties
         steps = [
             own.from_axis(own.points[tied(best.values, self.ties)] if has_rule else best.stepsize)
-            for own, best in zip(self.stepsizes.values(), found, strict=True)
+            for own, best in zip(self.stepsizes.values(), maxima, strict=True)
         ]
         return Maximum(values[branch, rows], np.stack(steps)[branch, rows], branch=branch)
 
     def act(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float32]:
-        """Return the best step of each observation, `(rows,)`; with a menu, the branch's position and the step, `(rows, 2)`.
+        """Return the best step of each observation, `(rows,)`; with a menu, the branch's index and the step, `(rows, 2)`.
 
-        An observation that is not finite gets the smallest step of the first branch. It is that of a diverged learner: no step
-        would help, and a regressor may refuse it.
+        For an observation that is not finite, it is the smallest step of the first branch: the learner has diverged, no step
+        would help, and a regressor may raise an error.
         """
         matrix = as_inputs(observation, self.heads[0].num_features - 1, "observation")
         whole = np.isfinite(matrix).all(axis=1, keepdims=True)
@@ -141,12 +141,12 @@ class QFunction:
 
     def values(self, observation: ArrayLike, threads: int | None = None) -> NDArray[np.float64]:
         """Return values at every step size of the grid, `(rows, num)`; with a menu, `(rows, branches, num)`."""
-        found = [own.values for own in self._search(observation, threads, with_values=True)]
-        return found[0] if "" in self.stepsizes else np.stack(found, axis=1)
+        by_branch = [best.values for best in self._search(observation, threads, with_values=True)]
+        return by_branch[0] if "" in self.stepsizes else np.stack(by_branch, axis=1)
 
 
 def pick_iteration(q_functions: Sequence[QFunction], iteration: int | None) -> QFunction:
-    """Return the Q function of an iteration counted from 1; None is the last."""
+    """Return the Q-function of an iteration, counted from 1; None is the last."""
     chosen = len(q_functions) if iteration is None else iteration
     if not 1 <= chosen <= len(q_functions):
         raise InputError(f"iteration is {iteration}, allowed is 1 to {len(q_functions)}.")
@@ -202,7 +202,7 @@ class MetaFQI(BaseEstimator):
     ties: Ties = "smallest"
     threads: Count | None = None
 
-    record = None  # a model has one
+    record = None  # only models have one
 
     def fit(self, data: Any, progress: Callable[[int, float], None] | None = None) -> Self:
         """Run all iterations on `Transitions`, or on a dataset with its default observation.
@@ -217,27 +217,27 @@ class MetaFQI(BaseEstimator):
             isinstance(menu, Mapping) and menu and all(menu) and all(isinstance(r, Range) for r in menu.values())
         ):
             raise InputError(f"fqi.menu: {shown(menu)} must give one name or more, each with a Range.")
-        how: Any = {"num": self.num_stepsizes, "continuous": self.maximum == "continuous"}
-        stepsizes = {name: Stepsizes(**vars(bounds), **how) for name, bounds in menu.items()}
+        options: Any = {"num": self.num_stepsizes, "continuous": self.maximum == "continuous"}
+        stepsizes = {name: Stepsizes(**vars(bounds), **options) for name, bounds in menu.items()}
         transitions = data.transitions() if callable(getattr(data, "transitions", None)) else data
         if not all(hasattr(transitions, name) for name in Transitions._fields):
             raise InputError(f"fit: got a {type(data).__name__}, allowed are Transitions, or a dataset that has them.")
         observation = np.asarray(transitions.observation, dtype=np.float32)
-        following = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
+        next_observation = np.ascontiguousarray(transitions.next_observation, dtype=np.float32)
         chosen = np.asarray(transitions.stepsize, dtype=np.float32)
         reward = np.asarray(transitions.reward, dtype=np.float64)
         if observation.ndim != 2 or 0 in observation.shape:
             raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
         tuples, is_menu = len(observation), self.menu is not None
         for name, array, shape in (
-            ("next_observation", following, observation.shape),
+            ("next_observation", next_observation, observation.shape),
             ("stepsize", chosen, (tuples, 2) if is_menu else (tuples,)),
             ("reward", reward, (tuples,)),
         ):
             if array.shape != shape:
                 raise InputError(f"{name} has shape {array.shape}, allowed is {shape}.")
         finite = np.isfinite(reward)
-        for matrix in (observation, following, chosen.reshape(tuples, -1)):
+        for matrix in (observation, next_observation, chosen.reshape(tuples, -1)):
             finite &= np.isfinite(matrix).all(axis=1)
         if len(broken := np.flatnonzero(~finite)):
             raise InputError(f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}.")
@@ -247,7 +247,7 @@ class MetaFQI(BaseEstimator):
             direction = f"direction of tuple {wrong[0]} is {position[wrong[0]]:g}"
             raise InputError(f"stepsize: the {direction}, allowed is {allowed}.")
         rows_of: list[NDArray[np.intp]] = [np.flatnonzero(position == index) for index in range(len(stepsizes))]
-        steps = chosen.reshape(tuples, -1)[:, -1].copy()  # leaves the caller's array unchanged
+        steps = chosen.reshape(tuples, -1)[:, -1].copy()  # a copy, so that the caller's array is unchanged
         for rows, (name, own) in zip(rows_of, stepsizes.items(), strict=True):
             if is_menu and len(rows) < 2:
                 raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
@@ -258,7 +258,7 @@ class MetaFQI(BaseEstimator):
                 )
             steps[rows] = own.to_axis(taken)
         inputs = np.column_stack([observation, steps])  # the step size comes last, along its scale
-        del transitions, observation  # which may be large
+        del transitions, observation  # they may be large
         parts = [inputs[rows] for rows in rows_of] if is_menu else [inputs]
         q_functions: list[QFunction] = []
         seconds: list[float] = []
@@ -267,7 +267,7 @@ class MetaFQI(BaseEstimator):
             targets = reward
             if q_functions:
                 values_only = replace(q_functions[-1], ties="smallest")  # the fastest
-                targets = reward + self.meta_discount * values_only.maximum(following, self.threads).value
+                targets = reward + self.meta_discount * values_only.maximum(next_observation, self.threads).value
             heads: list[Head] = []
             for part, rows in zip(parts, rows_of, strict=True):
                 for _ in range(2 if self.double else 1):
@@ -286,7 +286,7 @@ class MetaFQI(BaseEstimator):
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
         """Return greedy step sizes of observations `(rows, features)` after `iteration` (from 1; None is the last).
 
-        `(rows,)`, or with a menu `(rows, 2)`: the position of the branch and the step.
+        The shape is `(rows,)` or, with a menu, `(rows, 2)`: the index of the branch and the step.
         """
         return self._function(iteration).act(observation, self.threads)
 

@@ -23,16 +23,14 @@ from metastep.fqi.forest import Forest, as_inputs, join, kernel
 Ties = Literal["smallest", "middle", "largest", "longest-run"]  # which of several best steps is taken
 
 _BLOCK_ROWS = 1024  # states walked together: a block of columns and its sums stay in the second-level cache
-_BLOCK_CELLS = (
-    1 << 20
-)  # most (cell, row) sums of a block: bounds the rows when there are many cells (continuous maximum)
+_BLOCK_CELLS = 1 << 20  # largest number of (cell, row) sums of a block: limits the rows if there are many cells
 
 
 class Plan(NamedTuple):
     """One or two forests prepared for the walk over a set of step sizes."""
 
     stepsizes: NDArray[np.float32]  # (cells,), increasing
-    trees: Forest  # of all forests one after the other
+    trees: Forest  # of all forests, concatenated
     fixed: NDArray[np.int64]  # (nodes,), leaf values in fixed point
     cut: NDArray[np.int32]  # (nodes,), number of step sizes that go left
     trees_until: NDArray[np.int64]  # (forests,), trees in this and earlier forests
@@ -45,8 +43,8 @@ class Maximum(NamedTuple):
 
     value: NDArray[np.float64]  # (states,)
     stepsize: NDArray[np.float32]  # (states,)
-    values: NDArray[np.float64] = np.empty((0, 0))  # (states, step sizes), when asked for
-    branch: NDArray[np.int64] | int = 0  # (states,), its position, where there are several
+    values: NDArray[np.float64] = np.empty((0, 0))  # (states, step sizes), on request
+    branch: NDArray[np.int64] | int = 0  # (states,), index of the branch, if there are several
 
 
 def stepsize_cells(forests: Sequence[Forest], low: float, high: float) -> NDArray[np.float32]:
@@ -65,8 +63,8 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
     points = np.ascontiguousarray(stepsizes, dtype=np.float32)
     trees, fixed, unit = join(forests), [], []
     for forest in forests:
-        # A sum over the trees stays below 2^61. By exponents, as the product may be too large for a float; values below
-        # 2^-900 count as zero: their scale would be no float.
+        # A sum over the trees stays below 2^61. Exponents are added, because a product could overflow; values below 2^-900 count
+        # as zero, because their scale would overflow.
         largest = float(np.abs(forest.value).max())
         shift = 61 - math.frexp(largest)[1] - math.frexp(forest.num_trees)[1] if largest >= 2.0**-900 else 0
         fixed.append(np.rint(np.ldexp(forest.value, shift)))
@@ -105,7 +103,7 @@ def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_
 def maximise_general(
     heads: Sequence[Any], states: NDArray[Any], points: NDArray[Any], lam: float = 1.0, *, with_values: bool = False
 ) -> Maximum:
-    """Find the same maximum for anything that predicts, by predicting on every (state, step size) row."""
+    """Find the same maximum for any regressor, by predicting on every (state, step size) row."""
     value, best = np.empty(len(states)), np.empty(len(states), np.int64)
     values = np.empty((len(states) if with_values else 0, len(points)))
     for start in range(0, len(states), _BLOCK_ROWS):
@@ -123,9 +121,9 @@ def maximise_general(
 
 
 def tied(values: NDArray[np.float64], ties: Ties) -> NDArray[np.intp]:
-    """Return the position of one of the largest values of each row `(rows, cells)`.
+    """Return the index of one of the largest values of each row `(rows, cells)`.
 
-    "longest-run" is the middle of their longest run of neighbours, of several the first; of two in the middle, the first.
+    "longest-run" is the middle of the longest run of neighbouring maxima, the first of several runs and of two middles.
     """
     if ties == "smallest":
         return values.argmax(axis=1)
@@ -135,8 +133,8 @@ def tied(values: NDArray[np.float64], ties: Ties) -> NDArray[np.intp]:
     if ties == "middle":
         rank = is_best.cumsum(axis=1)
         return (rank == (rank[:, -1:] + 1) // 2).argmax(axis=1)
-    place = np.arange(values.shape[1])
-    length = place - np.maximum.accumulate(np.where(is_best, -1, place), axis=1)  # of the run up to here, or 0
+    index = np.arange(values.shape[1])
+    length = index - np.maximum.accumulate(np.where(is_best, -1, index), axis=1)  # of the run up to here, or 0
     return length.argmax(axis=1) - length.max(axis=1) // 2
 
 

@@ -1,8 +1,8 @@
-"""A fitted model, the Q function of every iteration with its record, and the file that holds it.
+"""Fitted models, which have a Q-function for every iteration and a record, and their files.
 
-A model file has the arrays of all heads as tensors `iteration/head/array` and the record as metadata. Heads of an iteration
-are counted from 0; those of a menu follow one another by branch. A file is checked as if it came from anywhere: its checksum,
-the record, and by each regressor its own arrays.
+A model file has the arrays of all heads as tensors `iteration/head/array`, and the record as metadata. Heads of an iteration are
+counted from 0, in the order of branches if there is a menu. Files are not trusted: checksum, record and the arrays of every
+regressor are checked.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _IN_CARD = re.compile(rb"^SHA-256: `([0-9a-f]{64})`\s*$", re.MULTILINE)
 class Branch:
     """A direction, or another choice beside the step, and the range of the step with it."""
 
-    name: str  # for tables and figures; empty where a model chooses the step only
+    name: str  # for tables and figures; empty if the model chooses only the step
     low: FiniteFloat
     high: FiniteFloat
     scale: Scale
@@ -51,9 +51,9 @@ class Branch:
 
 @checked_dataclass(frozen=True, config=CLOSED)
 class TrainingData:
-    """Which dataset a model was fitted on."""
+    """The dataset that a model was fitted on."""
 
-    tuples: Count  # that were fitted, without those that hold a number that is not finite
+    tuples: Count  # number of transitions used, all of them finite
     seed: Annotated[int, Ge(0)]  # of the collection
     fingerprint: str  # the dataset's checksum
 
@@ -63,7 +63,7 @@ class ValidationCurve:
     """Results of one iteration on validation tasks."""
 
     iteration: Count  # from 1
-    score: FiniteFloat  # for selection: larger is better
+    score: FiniteFloat  # for selection; larger is better
     returns: tuple[FiniteFloat, ...]  # mean return over tasks before each update and after the last
 
 
@@ -71,23 +71,25 @@ class ValidationCurve:
 class RegressorRecord:
     """The regressor that fitted the heads of a model."""
 
-    name: str  # in the registry, unless the model lives in memory only
+    name: str  # in the registry, unless the model cannot be saved
     options: dict[str, Any]
 
 
 @checked_dataclass(frozen=True, config=CLOSED, kw_only=True)
 class ModelRecord(BaseRecord):
-    """Everything about a fitted model except its heads, which see the step size after the observation."""
+    """Everything about a fitted model except its heads, whose inputs are the observation and then the step size."""
 
-    branches: Annotated[tuple[Branch, ...], MinLen(1)]  # by position; only one, without a name, to choose the step only
-    num_stepsizes: NumStepsizes  # along each
+    branches: Annotated[
+        tuple[Branch, ...], MinLen(1)
+    ]  # in order; a single one without a name if only the step is chosen
+    num_stepsizes: NumStepsizes  # of each branch
     maximum: Literal["grid", "continuous"]
     lam: Weight
     regressor: RegressorRecord
     training_data: TrainingData
     selected_iteration: Count  # the default one
-    validation: tuple[ValidationCurve, ...] = ()  # of each iteration that was validated
-    ties: Ties = "smallest"  # which of several best steps is taken; earlier versions knew only this one
+    validation: tuple[ValidationCurve, ...] = ()  # of the iterations that were validated
+    ties: Ties = "smallest"  # which of several best steps is chosen; the only rule of earlier versions
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -102,36 +104,36 @@ class ModelRecord(BaseRecord):
     @property
     def stepsizes(self) -> dict[str, Stepsizes]:
         """The steps to maximise over, by branch."""
-        how: Any = {"num": self.num_stepsizes, "continuous": self.maximum == "continuous"}
-        return {branch.name: Stepsizes(branch.low, branch.high, branch.scale, **how) for branch in self.branches}
+        options: Any = {"num": self.num_stepsizes, "continuous": self.maximum == "continuous"}
+        return {branch.name: Stepsizes(branch.low, branch.high, branch.scale, **options) for branch in self.branches}
 
 
 def branches_of(space: Any) -> tuple[Branch, ...]:
-    """Return the branches of a hyperparameter space (`metastep.rules.spaces`), with the values that each stands for."""
-    found = []
+    """Return the branches of a hyperparameter space (`metastep.rules.spaces`), each with its values of the hyperparameters."""
+    branches = []
     for index, (name, step) in enumerate(space.branches.items()):
         row = np.array([index, step.low] if name else [step.low], np.float32)
-        # Spaces hold float32: 0.2 shall not become 0.20000000298.
+        # Spaces use float32: seven digits keep 0.2 from becoming 0.20000000298.
         values = {key: float(f"{value:.7g}") for key, value in space.named(row).items() if key != STEP}
-        found.append(Branch(name, float(step.low), float(step.high), step.scale, values))
-    return tuple(found)
+        branches.append(Branch(name, float(step.low), float(step.high), step.scale, values))
+    return tuple(branches)
 
 
 _RECORD: TypeAdapter[ModelRecord] = TypeAdapter(ModelRecord)
 
 
-def record_from_json(found: Any) -> ModelRecord:
-    """Return the checked record of a JSON value, or raise one sentence on the first problem."""
-    record = from_json(_RECORD, found, "model record")
+def record_from_json(content: Any) -> ModelRecord:
+    """Return the record of a JSON value; raise the first problem as an `InputError` of one sentence."""
+    record = from_json(_RECORD, content, "model record")
     if not record.directions or any(branch.values for branch in record.branches):
         return record
-    # Version 0.2 has only the names of branches: add the values that they stand for.
-    known, rule = record_to_json(record), record.setting.get("rule")
+    # Version 0.2 recorded only the names of branches: add their values.
+    data, rule = record_to_json(record), record.setting.get("rule")
     clips: Any = rule.get("clip_range") if isinstance(rule, dict) else None
     has_clips = isinstance(clips, list) and len(clips) == len(record.branches)
-    for index, branch in enumerate(known["branches"]):
+    for index, branch in enumerate(data["branches"]):
         branch["values"] = {"clip_range": clips[index]} if has_clips else {"direction": float(index)}
-    return from_json(_RECORD, known, "model record")
+    return from_json(_RECORD, data, "model record")
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Model(AnyModel):
     def act(
         self, observation: ArrayLike, iteration: int | None = None, threads: int | None = None
     ) -> NDArray[np.float32]:
-        """Return greedy step sizes of observations by the selected iteration, or another one, as `QFunction.act` does."""
+        """Return greedy step sizes for observations, like `QFunction.act`, of the selected iteration or another one."""
         return self._function(iteration).act(observation, threads)
 
     def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:
@@ -166,7 +168,7 @@ class Model(AnyModel):
         return self._function(iteration).values(observation)
 
     def stepsize(self, **features: ArrayLike) -> float:
-        """Return the step size for the next update of one learner, as `propose` does; not for a model with a menu."""
+        """Return the step size for the next update of one learner; for a model with a menu, use `propose`."""
         if others := ", ".join(self.record.directions):
             raise InputError(f"stepsize: the model chooses among {others} as well; use propose.")
         return self.proposed(features).stepsize
@@ -185,17 +187,17 @@ class Model(AnyModel):
         record, digest = self.record, hashlib.sha256()
         for head in self._function(None).heads:
             arrays: dict[str, NDArray[Any]] = {}
-            with suppress(InputError):  # a head that cannot be saved is known by its settings only
+            with suppress(InputError):  # a head that cannot be saved is identified by its settings only
                 arrays = head.arrays()
             for name, array in sorted(arrays.items()):
                 digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
                 digest.update(np.ascontiguousarray(array).tobytes())
-        known = record_to_json(record)
-        for branch in known["branches"]:
-            del branch["values"]  # as in version 0.2: they follow from the training data
+        data = record_to_json(record)
+        for branch in data["branches"]:
+            del branch["values"]  # not in version 0.2; the training data determine them
         names = ["training_data", "selected_iteration", "feature_names", "branches", "lam", "regressor"]
-        names += ["ties"] if record.ties != "smallest" else []  # as in version 0.2, which has no such field
-        return storage.sha256_of_json([digest.hexdigest(), {name: known[name] for name in names}])
+        names += ["ties"] if record.ties != "smallest" else []  # not in version 0.2
+        return storage.sha256_of_json([digest.hexdigest(), {name: data[name] for name in names}])
 
     def only_selected(self, iteration: int | None = None) -> "Model":
         """Return the same model with only the selected iteration, or another one."""
@@ -203,7 +205,7 @@ class Model(AnyModel):
         return Model(record, (self._function(iteration),))
 
     def with_trees(self, number: int) -> "Model":
-        """Return the same model with the first `number` trees of its forests, and of those that learn the state first."""
+        """Return the same model with the first `number` trees of each forest; with `state_first`, of each half."""
         regressor = self.record.regressor
         grown = regressor.options.get("trees", 0) if all(function.is_forest for function in self.q_functions) else 0
         if not 1 <= number <= grown:
@@ -219,7 +221,7 @@ class Model(AnyModel):
         kept = tuple(sorted(curves, key=lambda curve: curve.iteration))
         if not kept:
             raise InputError("validation has no curves, allowed is at least one.")
-        # `max` keeps the first of equals: the smallest iteration, which plans least on estimates of estimates.
+        # In case of ties, `max` returns the smallest iteration, whose targets depend least on other estimates.
         best = max(kept, key=lambda curve: curve.score)
         return replace(self, record=replace(self.record, validation=kept, selected_iteration=best.iteration))
 
@@ -228,7 +230,7 @@ class Model(AnyModel):
 
 
 def model_of_heads(record: ModelRecord, heads: Iterable[Sequence[Head]]) -> Model:
-    """Return the model of a record with the heads of each iteration; it maximises over the record's step sizes."""
+    """Return the model with this record and the heads of each iteration."""
     return Model(record, tuple(QFunction(tuple(each), record.stepsizes, record.lam, record.ties) for each in heads))
 
 
@@ -242,18 +244,18 @@ def model_from(
     configuration: dict[str, Any] | None = None,
     branches: Sequence[Branch] | None = None,
 ) -> Model:
-    """Return the model of a fitted `MetaFQI`; its last iteration is selected until it is validated.
+    """Return the model of a fitted `MetaFQI`; the last iteration is selected until it is validated.
 
-    `setting` is the meta-MDP that it was fitted for, as JSON, and `configuration` further settings to record. Names of features
-    are derived from the parts of the observation by default, branches (see `branches_of`) from their positions.
+    `setting` describes the meta-MDP that it was fitted for, as JSON, and `configuration` has further settings to record. By
+    default, names of features derive from the parts of the observation, and branches (see `branches_of`) from their indices.
     """
     parts = tuple(observation)
     names = [f"{part.name}[{i}]" if part.size > 1 else part.name for part in parts for i in range(part.size)]
     settings = dict(fitted.get_params(deep=False))
-    given, regressor = settings.pop("regressor"), fitted.regressor_
-    for name in ("menu", "stepsize_low", "stepsize_high", "stepsize_scale"):  # are the branches
+    chosen, regressor = settings.pop("regressor"), fitted.regressor_
+    for name in ("menu", "stepsize_low", "stepsize_high", "stepsize_scale"):  # the branches have these
         del settings[name]
-    own = [
+    default_branches = [
         Branch(name, float(step.low), float(step.high), step.scale, {"direction": float(index)} if name else {})
         for index, (name, step) in enumerate(fitted.stepsizes_.items())
     ]
@@ -263,12 +265,12 @@ def model_from(
         feature_names=tuple(feature_names or names),
         feature_low=tuple(fitted.feature_low_.tolist()),
         feature_high=tuple(fitted.feature_high_.tolist()),
-        branches=tuple(branches or own),
+        branches=tuple(branches or default_branches),
         num_stepsizes=int(fitted.num_stepsizes),
         maximum=fitted.maximum,
         lam=float(fitted.lam),
         ties=fitted.ties,
-        regressor=RegressorRecord(given if isinstance(given, str) else regressor.name, options_of(regressor)),
+        regressor=RegressorRecord(chosen if isinstance(chosen, str) else regressor.name, options_of(regressor)),
         configuration={**(configuration or {}), "fqi": settings},
         training_data=training_data,
         selected_iteration=len(fitted.q_functions_),
@@ -278,9 +280,9 @@ def model_from(
 
 
 def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = False) -> None:
-    """Write a model file; the path holds either the whole new file or its previous content.
+    """Write a model file atomically.
 
-    With `packed`, forests take an eighth of the space; their numbers are rounded.
+    With `packed`, forests take an eighth of the space, and their numbers are rounded.
     """
     _regressor(model.record.regressor.name, model.record.regressor.options)
     arrays = {
@@ -293,18 +295,18 @@ def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = Fal
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read and check the file of a fitted model, or that in the folder of a run; anything wrong with it is an `InputError`."""
+    """Read and check the file of a fitted model, or the one in the folder of a run; a problem is an `InputError`."""
     return fitted_model(*read_model_file(path))
 
 
 def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, storage.Tensors]:
-    """Return the path and the content of the file of any model, or of that in the folder of a run.
+    """Return path and content of the file of any model, given by itself or by the folder of a run.
 
-    A published model has a card beside it, which must be its own; cards of version 0.2 do not say.
+    If a published model has a card beside it, the SHA-256 in the card must match; cards of version 0.2 have none.
     """
     path = Path(path)
     if path.is_dir():
-        # A run whose only model is a further one, as that of a searched update, stands for that.
+        # If a run has no main model and one further model, as after a search, that model is loaded.
         further = [] if (path / _FILE).exists() else list(path.glob(f"models/*/{_FILE}"))
         path = further[0] if len(further) == 1 else path / _FILE
     card = path.with_suffix(".md")
@@ -315,21 +317,21 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[Path, storage.Tensors
 
 
 def fitted_model(path: Path, content: storage.Tensors) -> Model:
-    """Return the checked model of a file's content."""
+    """Check the content of a file and return its model."""
     storage.require_stamp(content.metadata, "model", path, "fit it again")
     try:
         record = record_from_json(content.metadata.get("record"))
         regressor = _regressor(record.regressor.name, record.regressor.options)
-        found: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
+        arrays: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}  # by iteration and head
         for tensor, array in content.arrays.items():
             if not (parts := _TENSOR.fullmatch(tensor)):
                 raise InputError(f"tensor {tensor!r:.60} is not named iteration/head/array.")
-            found.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
+            arrays.setdefault((int(parts[1]), int(parts[2])), {})[parts[3]] = array
         # One or two heads for each branch.
-        keys, num = sorted(found), len(record.branches) * (2 if (1, len(record.branches)) in found else 1)
+        keys, num = sorted(arrays), len(record.branches) * (2 if (1, len(record.branches)) in arrays else 1)
         if keys != [(1 + index // num, index % num) for index in range(len(keys))] or len(keys) % num:
             raise InputError(f"tensors: {len(keys)} heads, allowed are {num} of every iteration from 1 on.")
-        heads = [regressor.load(found[key]) for key in keys]
+        heads = [regressor.load(arrays[key]) for key in keys]
         return model_of_heads(record, [heads[first : first + num] for first in range(0, len(heads), num)])
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
@@ -337,14 +339,14 @@ def fitted_model(path: Path, content: storage.Tensors) -> Model:
 
 def recorded_model(card: Path) -> str:
     """Return the SHA-256 of the model file that a card names; empty if there is no card, or it names none."""
-    found = _IN_CARD.search(storage.read_bytes(card)) if os.path.isfile(card) else None
-    return found[1].decode() if found else ""
+    match = _IN_CARD.search(storage.read_bytes(card)) if os.path.isfile(card) else None
+    return match[1].decode() if match else ""
 
 
 def _regressor(name: str, options: dict[str, Any]) -> Regressor:
-    """Return the regressor of a record. A file must not import modules: `module:name` has to be registered."""
-    own = name.rpartition(":")[2]
-    if own not in REGISTRY.names():
+    """Return the regressor of a record; files must not import modules, so `module:name` has to be registered before."""
+    short = name.rpartition(":")[2]
+    if short not in REGISTRY.names():
         allowed = f"allowed are {', '.join(REGISTRY.names())}; import the module that registers it first"
         raise InputError(f"fqi.regressor: {name!r:.200} is not registered, {allowed}.")
-    return REGISTRY.build(own, options)
+    return REGISTRY.build(short, options)

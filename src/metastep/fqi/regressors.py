@@ -1,9 +1,9 @@
-"""Regressors of the Q function, the registry that names them, and the adapter for scikit-learn.
+"""Regressors of the Q-function, their registry, and the adapter for scikit-learn.
 
-A regressor of your own is a frozen dataclass with the members of `Regressor`; what it fits has those of `Head`. After the
-line `register("mine", Mine)` configurations can name it, and its models can be saved and loaded.
+A regressor of your own is a frozen dataclass with the members of `Regressor`, whose `fit` returns an object with those of `Head`.
+After `register("mine", Mine)`, configurations can name it, and its models can be saved and loaded.
 
-scikit-learn's ensembles are imported where they are used: they slow the start of short commands.
+scikit-learn's ensembles are imported only where they are used, because they slow down the start of short commands.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from metastep.fqi.forest import LEAF, Forest, join
 
 
 class Head(Protocol):
-    """A fitted regressor. A `Forest` is maximised over the step size fast, others by predicting on a grid."""
+    """A fitted regressor. The maximum over the step size is fast for a `Forest`; others predict on a grid."""
 
     @property
     def num_features(self) -> int:
@@ -30,13 +30,13 @@ class Head(Protocol):
 
     @property
     def importances(self) -> NDArray[np.float64] | None:
-        """Importance of each input, (features,), in shares; None where it is not known."""
+        """Importance of each input, (features,), as shares; None if unknown."""
 
     def predict(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the values of inputs (rows, features): (rows,)."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return everything that is needed to load it again."""
+        """Return the arrays from which `Regressor.load` restores the head."""
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class Regressor(Protocol):
         """Learn targets (rows,) from inputs (rows, features); the same seed gives the same head for any `threads`."""
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> Head:
-        """Return the head that gave these `arrays`; they may come from anywhere, so wrong ones are an `InputError`."""
+        """Return the head with these `arrays`; they may come from an untrusted file, so wrong ones are an `InputError`."""
 
 
 class SklearnHead(NamedTuple):
@@ -81,13 +81,14 @@ class SklearnRegressor(NamedTuple):
         return repr(self.given)
 
     def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Head:
-        """Fit a copy whose random states come from the seed: its own, and a derived one for each regressor inside it."""
+        """Fit a copy whose random state is the seed; nested regressors have states derived from it."""
         from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
         names = [name for name in sorted(self.given.get_params()) if name.rpartition("__")[2] == "random_state"]
         derived = np.random.SeedSequence(seed).generate_state(len(names) + 1)[1:]
-        states = {name: seed if name == "random_state" else int(own) for name, own in zip(names, derived, strict=True)}
-        # Trees read one feature of many rows at a time: columns first halves scikit-learn's time on wide data.
+        pairs = zip(names, derived, strict=True)
+        states = {name: seed if name == "random_state" else int(state) for name, state in pairs}
+        # Trees read one feature of many rows at a time: Fortran order halves scikit-learn's time on wide data.
         regressor = clone(self.given).set_params(**states).fit(np.asfortranarray(inputs), targets)
         if isinstance(regressor, ExtraTreesRegressor | RandomForestRegressor):
             return from_sklearn(regressor)
@@ -98,13 +99,15 @@ class SklearnRegressor(NamedTuple):
 
 
 class SklearnExtraTrees(ExtraTrees):
-    """The same trees grown by scikit-learn, the reference; the options are those of `ExtraTrees`."""
+    """The same trees, grown by scikit-learn, as a reference; the options are those of `ExtraTrees`."""
 
     name: ClassVar[str] = "sklearn-extra-trees"
 
     def fit(self, inputs: ArrayLike, targets: ArrayLike, *, seed: int, threads: int | None = None) -> Forest:
         from sklearn.ensemble import ExtraTreesRegressor
 
+        if self.state_first:
+            raise InputError(f"fqi.regressor.state_first: True must be False where the regressor is {self.name!r}.")
         settings = {"min_samples_split": self.min_samples_split, "n_jobs": count_threads(threads)}
         trees = SklearnRegressor(ExtraTreesRegressor(self.trees, **settings))
         return cast(Forest, trees.fit(inputs, targets, seed=seed))
@@ -154,6 +157,6 @@ def resolve(given: Any) -> Regressor:
 
 
 def options_of(regressor: Any) -> dict[str, Any]:
-    """Return the options that `make` builds the regressor with."""
-    known = dataclasses.fields(regressor) if dataclasses.is_dataclass(regressor) else ()
-    return {field.name: getattr(regressor, field.name) for field in known}
+    """Return the options from which `make` builds an equal regressor."""
+    fields = dataclasses.fields(regressor) if dataclasses.is_dataclass(regressor) else ()
+    return {field.name: getattr(regressor, field.name) for field in fields}

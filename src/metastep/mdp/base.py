@@ -1,4 +1,4 @@
-"""What a meta-MDP is: its state is a block of learners, its action the hyperparameters of their next update."""
+"""The interface of meta-MDPs: the state is a block of learners, the action the hyperparameters of their next update."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -62,7 +62,7 @@ class InitialPolicy:
             raise InputError(f"initial.low: {shown(first)} must not exceed high, which is {shown(second)}.")
 
     def require_for(self, policy: Policy | ActorCritic) -> None:
-        """Refuse a distribution that does not suit a policy."""
+        """Raise an error if the distribution does not fit the parameters of a policy."""
         if self.kind == "orthogonal" and not isinstance(policy, ActorCritic):
             raise InputError(f"initial.kind: 'orthogonal' needs an actor and a critic, not a {type(policy).__name__}.")
         for name in _NUMBERS[self.kind]:
@@ -72,7 +72,7 @@ class InitialPolicy:
                 raise InputError(f"initial.{name}: {shown(values)} {must}.")
 
     def sample(self, key: Array, num: int, policy: Policy | ActorCritic) -> Array:
-        """Draw (num, parameters)."""
+        """Draw parameters of `num` policies, (num, parameters)."""
         self.require_for(policy)
         if isinstance(policy, ActorCritic) and self.kind == "orthogonal":
             return policy.initial(key, num)
@@ -87,7 +87,7 @@ class Tasks(NamedTuple):
 
     context: Array  # (learners, coordinates)
     theta: Array  # (learners, parameters)
-    key: Array  # everything random in this block derives from it
+    key: Array  # from which all random numbers of this block derive
 
 
 class Learners(NamedTuple):
@@ -96,37 +96,37 @@ class Learners(NamedTuple):
     context: Array  # (learners, coordinates)
     theta: Array  # (learners, parameters)
     rule_state: RuleState
-    estimate: Any  # what the current batch says of the current theta; it has mean_return, return_error and num_steps
-    flagged: Array  # (learners,): the estimate cannot be followed (zero, not finite), or the last step was impossible
-    curvature: Array  # (learners, directions): v'Fv, v what a rule that moves along a line adds to theta at h = 1
-    previous: Any  # what is remembered of the last update; it has mean_return before it, step and divergence
-    key: Any  # the block's key; None in files, since the seed gives it again
-    update: Array  # how many updates were made
-    episodes: Any = None  # behind `estimate`, kept for a controller that looks at them
+    estimate: Any  # computed from the current batch at theta; it has at least mean_return, return_error and num_steps
+    flagged: Array  # (learners,): the estimate is unusable (zero or not finite), or the last step was impossible
+    curvature: Array  # (learners, directions): v'Fv, where v is the change of theta at h = 1, for rules along a line
+    previous: Any  # data of the last update; it has at least mean_return before the update, step and divergence
+    key: Any  # the block's key; None in files, because it derives from the seed
+    update: Array  # number of updates so far
+    episodes: Any = None  # the episodes of the batch, if the controller needs them
 
     @property
     def simulation_key(self) -> Array:
-        """The key of the batch behind `estimate`: simulating again with it gives the very same episodes."""
+        """The key of the current batch; simulating again with it gives the same episodes."""
         return purpose_key(self.key, Purpose.SIMULATION, self.update)
 
     @property
     def controller_key(self) -> Array:
-        """For a controller's own random numbers at this update."""
+        """The key of the controller's random numbers at this update."""
         return purpose_key(self.key, Purpose.CONTROLLER, self.update)
 
 
 class MetaMDP(ABC):
-    """Learning as a decision process; an implementation is a frozen dataclass, so that it selects compiled programs."""
+    """A meta-MDP; implementations are frozen dataclasses, because compiled functions take them as static arguments."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     rule: Any  # the update f, a Rule or an ActorCriticRule
     space: Space  # the hyperparameters H
     initial: InitialPolicy  # the initial-policy distribution rho
-    meta_discount: float  # of the improvements
+    meta_discount: float  # discount of the improvements
     observation: tuple[str, ...]  # features of the meta-observation X, in this order
     block_size: int  # learners simulated together
     diagnosed: ClassVar[tuple[str, ...]]  # names of the diagnostics that features may need
-    recorded: ClassVar[tuple[str, ...]] = ()  # features that every dataset keeps, whatever the observation names
+    recorded: ClassVar[tuple[str, ...]] = ()  # features that every dataset keeps in addition to the observation
 
     @property
     @abstractmethod
@@ -136,21 +136,21 @@ class MetaMDP(ABC):
     @property
     @abstractmethod
     def policy(self) -> Policy | ActorCritic:
-        """What learns."""
+        """The policy of the learners."""
 
     @property
     @abstractmethod
     def batch_steps(self) -> int:
-        """Environment steps of a learner for one update, at most."""
+        """The largest number of environment steps in a batch of one learner."""
 
     @property
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What a model must share, as JSON holds it, besides environment, policy, rule, observation and space."""
+        """Further settings, as JSON values, that must equal those that a model was fitted with (see `setting`)."""
 
     @abstractmethod
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
-        """Return the numbers of a learner and its batch while it is simulated; a controller may keep whole episodes."""
+        """Return how many numbers a learner and its batch hold in memory during simulation."""
 
     @abstractmethod
     def begin(self, tasks: Tasks) -> Learners:
@@ -158,11 +158,14 @@ class MetaMDP(ABC):
 
     @abstractmethod
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        """Make one transition: update every theta with a row (learners, coordinates) each, simulate the next batch."""
+        """Make one transition: apply an update to every theta, and simulate the next batch.
+
+        `hyperparameters` are (learners, coordinates).
+        """
 
     @abstractmethod
     def diagnostics(self, learners: Learners) -> Seen:
-        """Return what features are computed from: all that `diagnosed` names."""
+        """Return the quantities named by `diagnosed`, from which features are computed."""
 
     def _shared_diagnostics(self, learners: Learners) -> dict[str, Any]:
         estimate, last = learners.estimate, learners.previous
@@ -171,17 +174,17 @@ class MetaMDP(ABC):
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Names of the directions along which an update may go."""
+        """Names of the directions of an update."""
         return self.rule.directions or ((self.rule.name,) if self.rule.is_along_a_line else ())
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Everything that changes what a model's numbers mean, as JSON holds it: a model is used only where this is the same."""
+        """All settings that change the meaning of a model's inputs and outputs, as JSON values; a model requires the same."""
         env: Any = self.env
         fields = dataclasses.fields(env) if dataclasses.is_dataclass(env) else ()
-        # Neither the range of tasks nor how the physics are computed makes an environment another one.
+        # The range of tasks and the way in which the physics are computed do not matter.
         options = [each.name for each in fields if each.compare and not each.metadata and each.name != "context_space"]
-        # The rule, which is described as well, says what a menu's categories are.
+        # The description of the rule includes the categories of a menu.
         space = {name: value for name, value in describe(self.space).items() if name not in ("category", "numbers")}
         return {
             "env": env.name,
@@ -194,25 +197,25 @@ class MetaMDP(ABC):
         }
 
     def with_rule(self, rule: Any, space: Space | None = None) -> Self:
-        """Return the same meta-MDP with another update, and perhaps another space."""
+        """Return the same meta-MDP with another rule and, optionally, another space."""
         return dataclasses.replace(self, rule=rule, space=space or self.space)
 
     def simulated(self) -> Self:
-        """Return the meta-MDP without what only models or first policies depend on, to select one program for all of them."""
+        """Return the meta-MDP with defaults for settings that simulation does not use, so that compiled programs are shared."""
         unused = ("observation", "meta_discount", "initial", "budget")
         defaults = {each.name: each.default for each in dataclasses.fields(self) if each.name in unused}
         return dataclasses.replace(self, **defaults)
 
     def without_ranges(self) -> Self:
-        """Return the same for an update that was chosen: only the meaning of its numbers matters, not their bounds."""
+        """Return `simulated()` with a space without bounds: applying chosen hyperparameters needs only their meaning."""
         return dataclasses.replace(self.simulated(), space=self.space.without_bounds())
 
     def with_budget(self, num_updates: int) -> Self:
-        """Return the meta-MDP whose learners have this many updates, for features of how many are left."""
+        """Return the meta-MDP for learners with this many updates, for features that depend on the remaining number."""
         return self
 
     def tasks(self, seed: int, stream: Stream, block: int, task_list: NDArray[np.float32] | None = None) -> Tasks:
-        """Draw the tasks and initial policies of one block of a stream; a list (tasks, coordinates) replaces the tasks."""
+        """Draw the tasks and initial policies of one block of a stream; `task_list`, (tasks, coordinates), replaces the tasks."""
         key, size = block_key(seed, stream, block), self.block_size
         if task_list is None:
             context = self.env.context_space.sample(purpose_key(key, Purpose.CONTEXT), size)
@@ -221,7 +224,7 @@ class MetaMDP(ABC):
         return Tasks(context, self.initial.sample(purpose_key(key, Purpose.INITIAL_POLICY), size, self.policy), key)
 
     def _check_choices(self, kind: type[Rule] | type[ActorCriticRule]) -> None:
-        """Refuse a rule of the other kind, a space that is not the rule's, and an observation without or with double names."""
+        """Raise an error for a rule of another kind, a space that does not fit the rule, or missing or repeated features."""
         rule, space = self.rule, self.space
         if not isinstance(rule, kind):
             steps, episodes, name = "batches of steps", "whole episodes", getattr(rule, "name", rule)
@@ -232,8 +235,8 @@ class MetaMDP(ABC):
             takes = f"{', '.join(needed)}{', and may take ' if optional else ''}{', '.join(optional)}"
             raise InputError(f"space: it names {', '.join(space.names)}, but the rule {rule.name!r} takes {takes}.")
         if rule.directions != space.directions:
-            own = f"its directions are {list(space.directions)}"
-            raise InputError(f"space: {own}, but the rule has {list(rule.directions)}.")
+            actual = f"its directions are {list(space.directions)}"
+            raise InputError(f"space: {actual}, but the rule has {list(rule.directions)}.")
         if self._measures_divergence and (kind is ActorCriticRule or not self.directions):
             needs = f"'divergence' needs a rule that moves along a line, {rule.name!r} does not"
             raise InputError(f"meta.stepsize_scale: {needs}; use 'log' or 'linear'.")

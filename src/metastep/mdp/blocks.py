@@ -1,8 +1,8 @@
-"""Blocks and keys: a result does not depend on which process computed it, when, or on how much else was asked for.
+"""Blocks of learners and their random keys: the result for a task does not depend on processes, order or number of tasks.
 
-Every random number comes from `fold_in(seed, stream, block, purpose, update)` with one draw for all lanes, the learners of a
-block. Vectorised floating point is bitwise stable for one batch size only: a last block with fewer learners is computed whole and
-cut afterwards, so that task 7 is the same task whether 20 or 200 are asked for.
+Every random number comes from `fold_in(seed, stream, block, purpose, update)`, with one draw for all learners of a block.
+Vectorised floating-point results are bitwise equal only for equal batch sizes, so an incomplete last block is simulated with
+padding, which is cut off afterwards: task 7 is the same among 20 tasks and among 200.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from jax import Array
 
 
 class Stream(IntEnum):
-    """Disjoint sources of tasks: what a method was tuned or selected on must never be what it is judged on."""
+    """Disjoint sources of tasks: a method must never be tested on tasks that it was trained, selected or tuned on."""
 
     TRAIN = 0
     VALIDATION = 1
@@ -23,7 +23,7 @@ class Stream(IntEnum):
 
 
 class Purpose(IntEnum):
-    """What the random numbers of a block are for."""
+    """The use of random numbers of a block; each use has its own key."""
 
     CONTEXT = 0
     INITIAL_POLICY = 1
@@ -46,12 +46,12 @@ class Blocks:
         return iter(range(len(self)))
 
     def num_valid(self, block: int) -> int:
-        """Return how many lanes of the block are wanted; the rest is padding."""
+        """Return how many learners of a block are not padding."""
         return min(self.size, self.num_learners - block * self.size)
 
 
 def block_key(seed: int, stream: Stream, block: int) -> Array:
-    """Return the key that everything random in a block derives from."""
+    """Return the key from which all random numbers of a block derive."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), int(stream)), block)
 
 

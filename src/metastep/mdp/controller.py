@@ -1,4 +1,4 @@
-"""What a controller is: it proposes the hyperparameters of the next update."""
+"""The interface of controllers, which propose the hyperparameters of the next update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,7 +20,7 @@ ControllerState = Any
 
 
 class TaskSource(NamedTuple):
-    """Tasks that a method has seen before it is judged: those of a stream, or an explicit list with the stream's keys."""
+    """Tasks that a method was trained, selected or tuned on: those of a stream, or a list with the stream's keys."""
 
     use: Literal["trained", "selected", "tuned"]
     stream: Stream
@@ -29,45 +29,45 @@ class TaskSource(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Resources:
-    """What an experiment offers to a controller that has to be trained or loaded before it can propose."""
+    """What an experiment provides to controllers that have to be trained or loaded before they can propose."""
 
-    mdp: MetaMDP  # of the method, its rule included
-    seed: int  # of everything random
-    num_updates: int  # of a learner in the comparison
-    num_training_episodes: int  # meta-episodes that the training data has
-    num_stepsizes: int  # on the grid of a maximum
-    regressor: Callable[[], Any]  # gives the experiment's regressor (`metastep.fqi.regressors`)
-    model: Callable[..., Any]  # gives the experiment's selected model, or that of a level (`metastep.search`)
+    mdp: MetaMDP  # with the method's rule
+    seed: int
+    num_updates: int  # of each learner in the comparison
+    num_training_episodes: int  # meta-episodes in the training data
+    num_stepsizes: int  # of the grid on which a model maximises
+    regressor: Callable[[], Any]  # returns the experiment's regressor (`metastep.fqi.regressors`)
+    model: Callable[..., Any]  # returns the experiment's selected model, or that of a level (`metastep.search`)
     task_list: NDArray[np.float32] | None = None  # contexts to train on in place of the task distribution
-    tracker: Tracker = field(default_factory=Silent)  # shows long work
+    tracker: Tracker = field(default_factory=Silent)  # shows progress
 
 
 class Controller(ABC):
-    """One call serves all learners of a block. A controller of your own inherits from this."""
+    """Base class of controllers; one call handles all learners of a block. Inherit from it for a controller of your own."""
 
     name: ClassVar[str]  # identifier in the registry, in tables and in files
-    is_memoryless: ClassVar[bool] = False  # `init` gives the state at any update, so that a block can be resumed there
-    needs_model: ClassVar[bool] = False  # it follows the experiment's model, which has to be fitted first
-    keeps_episodes: ClassVar[bool] = False  # it looks at whole episodes of a batch
-    num_batches: ClassVar[int] = 1  # simulations, or passes through a batch, for an update; 0: one for each step size
-    is_yardstick: ClassVar[bool] = False  # it uses what a method must not, so it takes part in no test
+    is_memoryless: ClassVar[bool] = False  # `init` returns the state at any update, so that a block can be resumed
+    needs_model: ClassVar[bool] = False  # it uses the experiment's model, which has to be fitted first
+    keeps_episodes: ClassVar[bool] = False  # it uses the episodes of a batch
+    num_batches: ClassVar[int] = 1  # simulations of, or passes through, a batch per update; 0 is one for each step size
+    is_yardstick: ClassVar[bool] = False  # a reference that is not tested against, such as an oracle
 
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
-        """The tasks it was trained or selected on, which it must not be judged on."""
+        """The tasks that it was trained or selected on, and must not be tested on."""
         return ()
 
     @property
     def training_steps(self) -> float:
-        """Environment steps that it took to train itself; those of the experiment's model are counted with its data."""
+        """Environment steps of its own training; those of the experiment's model are counted with the training data."""
         return 0.0
 
     def num_trials(self, space: Space) -> int:
-        """Return how many batches of its own it simulates before every update."""
+        """Return the number of additional batches that it simulates before every update."""
         return 0
 
     def prepared(self, run: Resources) -> "Controller":
-        """Return the controller for an experiment; it is trained or loaded here where that is needed."""
+        """Return the controller for an experiment, trained or loaded if necessary."""
         return self
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Controller(ABC):
         return state
 
     def report(self, state: ControllerState) -> dict[str, Array]:
-        """Return what to keep of a run, by name, each (updates, learners)."""
+        """Return quantities to store with the results, by name, each (updates, learners)."""
         return {}
 
 
@@ -99,14 +99,14 @@ def candidate_keys(learners: Learners, num: int) -> list[Array]:
 
 
 def require_one_coordinate(name: str, mdp: MetaMDP) -> None:
-    """Refuse a space of several hyperparameters where a controller knows only a step size."""
+    """Raise an error if the space has more coordinates than the step size, the only one that a controller can choose."""
     if mdp.space.num_coordinates != 1:
         takes = f"the rule {mdp.rule.name!r} takes {', '.join(mdp.space.names)}"
         raise InputError(f"controller: {name!r} chooses one number for each update, but {takes}.")
 
 
 class Exploration(Controller):
-    """h ~ U(H) at every update: what collects the training data, called uniform in tables."""
+    """Uniform exploration, h ~ U(H) at every update, which collects the training data."""
 
     name: ClassVar[str] = "uniform"
     is_memoryless: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The paper's meta-MDP: an update follows an estimate from a batch of whole episodes."""
+"""The paper's meta-MDP: updates use estimates from batches of whole episodes."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ DEFAULT_OBSERVATION = features.SETS["paper"]
 
 
 class Previous(NamedTuple):
-    """What is remembered of a learner's last update; zeros before the first."""
+    """Data of the last update of each learner; zeros before the first."""
 
-    mean_return: Array  # (learners,), before it
+    mean_return: Array  # (learners,), before the update
     step: Array  # (learners, parameters): theta' - theta
-    divergence: Array  # (learners,): mean KL(before, after) over the states visited before, in the second order
+    divergence: Array  # (learners,): mean KL(before, after) over the states visited before, to second order
 
 
 @dataclass(frozen=True)
@@ -88,42 +88,42 @@ class EpisodicMetaMDP(MetaMDP):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a model must share; the number and length of episodes are left out, they only change how much is known."""
+        """Settings that a model requires; number and length of episodes may differ, since they only change the noise."""
         rollout, solver = self.estimator.rollout, self.estimator
         facts = {"damping": describe(solver.damping), "discount": rollout.discount, "baseline": rollout.baseline}
-        # Named only where it is not the usual one, so that models of earlier versions still match.
-        is_usual = solver.solver != "truncated" and solver.damping_kind == "relative"
+        # Named only if it is not the default, so that models of earlier versions still match.
+        is_default = solver.solver != "truncated" and solver.damping_kind == "relative"
         natural = [solver.solver, solver.damping_kind, solver.cg_iterations]
-        return facts if is_usual else facts | {"natural_gradient": natural}
+        return facts if is_default else facts | {"natural_gradient": natural}
 
     def with_rule(self, rule: Rule, space: Space | None = None) -> "EpisodicMetaMDP":
-        """Return the same meta-MDP with another update; the damping follows a rule that has one."""
-        own = self.estimator.damping
-        kept = own[0] if isinstance(own, tuple) else own  # of several the first is enough for the features
-        estimator = dataclasses.replace(self.estimator, damping=kept if rule.damping is None else rule.damping)
+        """Return the same meta-MDP with another rule; the damping is the rule's, if it has one."""
+        current = self.estimator.damping
+        first = current[0] if isinstance(current, tuple) else current  # one is sufficient for the features
+        estimator = dataclasses.replace(self.estimator, damping=first if rule.damping is None else rule.damping)
         return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
     def begin(self, tasks: Tasks) -> Learners:
         mdp = self.without_ranges()
-        return _next_batch(mdp, before_updates(mdp, tasks))
+        return _next_batch(mdp, initial_learners(mdp, tasks))
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         mdp = self.without_ranges()
-        return _next_batch(mdp, compiled(moved)(mdp, learners, hyperparameters))
+        return _next_batch(mdp, compiled(apply_update)(mdp, learners, hyperparameters))
 
     def diagnostics(self, learners: Learners) -> Seen:
         estimate, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
-        found = self._shared_diagnostics(learners) | {
+        quantities = self._shared_diagnostics(learners) | {
             "gradient": estimate.gradient,
             "natural_gradient": estimate.natural_gradient,
             "steps": self.rule.steps(estimate, learners.rule_state),
             "curvature": learners.curvature,
             "step_norm": norm(last.step, jnp),
         }
-        return Seen(found, Memory(updates, updates, mean_return=last.mean_return), jnp)
+        return Seen(quantities, Memory(updates, updates, mean_return=last.mean_return), jnp)
 
 
-def before_updates(mdp: EpisodicMetaMDP, tasks: Tasks) -> Learners:
+def initial_learners(mdp: EpisodicMetaMDP, tasks: Tasks) -> Learners:
     """Return learners before their first batch, without an estimate."""
     nothing = jnp.zeros(len(tasks.theta), jnp.float32)
     previous = Previous(nothing, jnp.zeros_like(tasks.theta), nothing)
@@ -131,7 +131,7 @@ def before_updates(mdp: EpisodicMetaMDP, tasks: Tasks) -> Learners:
     return Learners(tasks.context, tasks.theta, state, None, nothing > 0.0, none, previous, tasks.key, jnp.uint32(0))
 
 
-def observed(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners:
+def with_estimate(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners:
     """Return learners with the estimate from a batch of episodes."""
     estimate = estimate_of(mdp.estimator, learners.theta, batch)
     flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
@@ -141,19 +141,19 @@ def observed(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners
 
 
 def _next_batch(mdp: EpisodicMetaMDP, learners: Learners) -> Learners:
-    """Simulate with a program of its own: it takes longest to compile, and is the same for every rule."""
+    """Simulate the next batch, in a separate program: it takes longest to compile, and is the same for all rules."""
     batch = mdp.estimator.batch(learners.theta, learners.context, learners.simulation_key)
-    after: Learners = compiled(observed)(mdp, batch, learners)
+    after: Learners = compiled(with_estimate)(mdp, batch, learners)
     return after
 
 
 def _chosen_curvature(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:
-    """Return v'Fv along the direction that was chosen: (learners,)."""
+    """Return v'Fv along the chosen direction: (learners,)."""
     return jnp.take_along_axis(learners.curvature, mdp.space.position(hyperparameters)[:, None], axis=1)[:, 0]
 
 
 def rule_values(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Values:
-    """Return the values that the rule takes: a step given as a divergence becomes a length, h = sqrt(2 KL / v'Fv)."""
+    """Return the values for the rule; a step given as a divergence is converted to a length, h = sqrt(2 KL / v'Fv)."""
     values = mdp.space.named(hyperparameters)
     is_divergence = [bounds.scale == "divergence" for bounds in mdp.space.branches.values()]
     if not any(is_divergence):
@@ -164,27 +164,27 @@ def rule_values(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array
     return values | {"stepsize": jnp.where(has_length, length, step)}
 
 
-def updated(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Update:
+def apply_rule(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Update:
     """Apply the rule to every theta, without simulating."""
     values = rule_values(mdp, learners, hyperparameters)
     return mdp.rule.apply(learners.theta, learners.estimate, values, learners.rule_state)
 
 
 def divergence(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:
-    """Return the mean KL(before, after) of an update over the states visited, in the second order, h^2 v'Fv / 2: (learners,)."""
-    # It is exact for linear policies; zero where a rule does not move along a line.
+    """Return the mean KL(before, after) of an update over the states visited, to second order, h^2 v'Fv / 2: (learners,)."""
+    # Exact for linear policies; 0 for rules that do not move along a line.
     if not learners.curvature.shape[1]:
         return jnp.zeros(len(learners.theta), jnp.float32)
     length = rule_values(mdp, learners, hyperparameters)["stepsize"]
     return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)
 
 
-def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    """Return learners after an update, before the next batch; flagged are those with a usable estimate, but no finite step."""
-    after = updated(mdp, learners, hyperparameters)
+def apply_update(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
+    """Return learners after an update, before the next batch; flag those with a usable estimate but no finite step."""
+    after = apply_rule(mdp, learners, hyperparameters)
     if mdp._measures_divergence:
         curvature = _chosen_curvature(mdp, learners, hyperparameters)
-        # Without a curvature no length costs the divergence that was chosen: the step was not made.
+        # Without a positive curvature, no length has the chosen divergence, so the step was not made.
         after = after._replace(flagged=after.flagged | ~((curvature > 0.0) & jnp.isfinite(curvature)))
     cost = jnp.where(after.flagged, 0.0, divergence(mdp, learners, hyperparameters))
     return learners._replace(
@@ -198,8 +198,8 @@ def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> L
     )
 
 
-def whole_episodes(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:
-    """Return the paper's meta-MDP, or refuse one of the other kind."""
+def require_episodic(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:
+    """Return `mdp` if it samples whole episodes; raise an error that names `who` otherwise."""
     if not isinstance(mdp, EpisodicMetaMDP):
         learns = f"the rule {mdp.rule.name!r} learns from batches of steps"
         raise InputError(f"{who} needs batches of whole episodes, {learns}.")

@@ -1,14 +1,14 @@
-"""An actor and a critic, two tanh networks in one flat theta with named parts, and the distributions of the next action.
+"""An actor and a critic, two networks in one flat theta with named parts, and the distributions of the next action.
 
 All but `initial` is written for one learner, theta (parameters,), to be batched with `jax.vmap`. Distributions take any leading
 axes; the last one holds the numbers of an action, or the choices.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -85,7 +85,7 @@ Distribution = Normal | Categorical
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """Two tanh networks: one for the next action, normal or among choices, and one for the value of a state.
+    """Two networks: one for the next action, normal or among choices, and one for the value of a state.
 
     theta begins with the actor, each layer's weights (inputs first) and bias, then the logarithms of the standard deviations
     where actions are numbers, then the critic.
@@ -93,6 +93,7 @@ class ActorCritic:
     Args:
         hidden: sizes of the hidden layers of either network.
         log_std: of numbers, logarithm of their first standard deviation, which is learned and the same in all states.
+        activation: of the hidden layers.
     """
 
     num_observations: Count  # numbers the policy sees
@@ -100,6 +101,7 @@ class ActorCritic:
     num_choices: Count | None = None  # of a discrete action; None where actions are numbers
     hidden: Layers = (64, 64)
     log_std: Float = 0.0
+    activation: Literal["tanh", "relu"] = field(default="tanh", metadata={"newer": "0.3"})
 
     def __post_init__(self) -> None:
         check_fields(self, "policy")
@@ -177,7 +179,8 @@ class ActorCritic:
 
     def _forward(self, network: str, parts: Parts, observation: Array) -> Array:
         values, last = observation, len(self.hidden)
+        activate = jnp.tanh if self.activation == "tanh" else jax.nn.relu
         for index in range(last + 1):
             values = values @ parts[f"{network}.{index}.weight"] + parts[f"{network}.{index}.bias"]
-            values = values if index == last else jnp.tanh(values)
+            values = values if index == last else activate(values)
         return values

@@ -1,4 +1,4 @@
-"""What an update rule is: the direction in which theta moves; a controller says how far. All arrays are learners first."""
+"""The interface of update rules: a rule moves theta in a direction, by a step that a controller chooses. Learners come first."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
@@ -18,11 +18,11 @@ class Update(NamedTuple):
 
     theta: Array  # (learners, parameters)
     state: RuleState
-    flagged: Array  # (learners,): the direction was zero or not finite, so theta and state stayed
+    flagged: Array  # (learners,): the direction was zero or not finite, so theta and state are unchanged
 
 
 class Moments(NamedTuple):
-    """Running moments of a gradient, and how many steps they have seen."""
+    """Running moments of a gradient, and the number of steps in them."""
 
     first: Array  # (learners, parameters)
     second: Array  # (learners, parameters)
@@ -35,31 +35,31 @@ def no_moments(theta: Array) -> Moments:
 
 
 class BaseRule(ABC):
-    """What all rules say about their hyperparameters."""
+    """What rules declare about their hyperparameters."""
 
     name: ClassVar[str]  # identifier in the registry
-    hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # the numbers that every space has as coordinates
-    choices: ClassVar[dict[str, Range]] = {}  # fields that a space may have as further coordinates, with usual ranges
-    numbers: ClassVar[tuple[float, ...]] = ()  # what the directions stand for, where they are numbers
+    hyperparameters: ClassVar[tuple[str, ...]] = ("stepsize",)  # coordinates of every space
+    choices: ClassVar[dict[str, Range]] = {}  # fields that may be further coordinates, with their default ranges
+    numbers: ClassVar[tuple[float, ...]] = ()  # values of the directions, if these are numbers
     is_along_a_line: ClassVar[bool] = False  # theta' - theta is h times a vector that depends on neither h nor theta
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Names of the directions, or other categories, to choose from before the step; none without a choice."""
+        """Names of the directions, or other categories, to choose from; empty if there is no choice."""
         return ()
 
     @property
     def damping(self) -> float | tuple[float, ...] | None:
-        """Damping of the natural gradient that the rule follows, or of each that it may follow; None without one."""
+        """Damping of the natural gradient that the rule uses, or of each of several; None if it uses none."""
         return None
 
 
 class Rule(BaseRule):
-    """theta' = f(theta, h, batch of episodes). A rule of your own is a frozen dataclass that inherits from this."""
+    """theta' = f(theta, h, batch of episodes). Rules of your own are frozen dataclasses that inherit from this."""
 
     @abstractmethod
     def direction(self, estimate: Estimate) -> Array:
-        """Return the part of the estimate that the rule follows, (learners, parameters); learners without one are flagged."""
+        """Return the gradient that the rule uses, (learners, parameters); learners where it is zero or not finite are flagged."""
 
     def init(self, theta: Array) -> RuleState:
         """Return the state before the first update; every leaf is learners first."""
@@ -70,7 +70,7 @@ class Rule(BaseRule):
         """Update every learner; `values` has one array (learners,) for each of the hyperparameters."""
 
     def steps(self, estimate: Estimate, state: RuleState) -> Array:
-        """Return what an update adds to theta at h = 1, along each direction, if any: (learners, directions, parameters)."""
+        """Return the change of theta at h = 1 along each direction: (learners, directions, parameters), perhaps 0 directions."""
         if not self.is_along_a_line:
             return jnp.zeros((len(estimate.gradient), 0, estimate.gradient.shape[1]), jnp.float32)
         one = {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
@@ -78,12 +78,12 @@ class Rule(BaseRule):
 
 
 def unusable(direction: Array) -> Array:
-    """Return which learners (rows) have a direction that is zero or not finite, so that theta must stay."""
+    """Return for which learners (rows) the direction is zero or not finite: (learners,)."""
     return ~(jnp.all(jnp.isfinite(direction), axis=-1) & jnp.any(direction != 0.0, axis=-1))
 
 
 def finite_rows(tree: Any) -> Array:
-    """Return which learners have finite numbers only in all arrays of a tree: (learners,)."""
+    """Return for which learners all arrays of a tree are finite: (learners,)."""
     leaves = [jnp.all(jnp.isfinite(leaf).reshape(len(leaf), -1), axis=1) for leaf in jax.tree.leaves(tree)]
     return jnp.all(jnp.stack(leaves), axis=0)
 
@@ -95,7 +95,7 @@ def chosen_rows(usable: Array, after: Any, before: Any) -> Any:
 
 def guard(theta: Array, moved: Array, direction: Array, old: RuleState = None, new: RuleState = None) -> Update:
     """Keep theta and state of learners whose direction is zero or not finite, and flag them."""
-    # The same for learners whose theta or state would leave float32's range: an infinite moment would stop them for good.
+    # Also if theta or state would exceed float32's range: an infinite moment would stop the learner forever.
     usable = ~unusable(direction) & finite_rows((moved, new))
     moved, state = chosen_rows(usable, (moved, new), (theta, old))
     return Update(moved, state, ~usable)

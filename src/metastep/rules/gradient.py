@@ -19,7 +19,7 @@ Followed = Literal["gradient", "natural_gradient"]
 
 
 class GradientRule(Rule):
-    """theta' = theta + h g, g the plain or the natural gradient, perhaps brought to unit length."""
+    """theta' = theta + h g, where g is the plain or the natural gradient, optionally normalised to unit length."""
 
     is_along_a_line: ClassVar[bool] = True
     follows: Followed = "gradient"
@@ -34,7 +34,7 @@ class GradientRule(Rule):
             return guard(theta, theta + stepsize * direction, direction)
         # Divide by the largest entry first: squares of large or small float32 numbers leave its range.
         largest = jnp.max(jnp.abs(direction), axis=-1, keepdims=True)
-        # XLA multiplies by the reciprocal, which is zero for the very largest: the guard sees what is left.
+        # XLA multiplies by the reciprocal, which is zero for the very largest entries; `guard` handles that.
         direction = direction / jnp.where(largest > 0.0, largest, 1.0)
         norm = jnp.sqrt(jnp.sum(direction * direction, axis=-1, keepdims=True))
         return guard(theta, theta + stepsize * (direction / jnp.where(norm > 0.0, norm, 1.0)), direction)
@@ -151,12 +151,12 @@ class Menu(Rule):
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The rule behind each direction."""
+        """The rule of each direction."""
         return tuple(map(_rule_of, self.directions))
 
     @property
     def damping(self) -> tuple[float, ...] | None:
-        """Of each natural gradient on the menu, in its order."""
+        """The damping of each natural gradient on the menu, in its order."""
         return tuple(value for rule in self.rules if isinstance(value := rule.damping, float)) or None
 
     def direction(self, estimate: Estimate) -> Array:
@@ -176,7 +176,7 @@ class Menu(Rule):
         return jnp.stack([update.theta for update in self._unit_updates(estimate, state)], axis=1)
 
     def _unit_updates(self, estimate: Estimate, state: tuple[RuleState, ...]) -> list[Update]:
-        """Apply every rule from the origin with h = 1; rules that follow a natural gradient see their own."""
+        """Apply every rule from the origin with h = 1, each to the natural gradient with its own damping."""
         origin, one = jnp.zeros_like(estimate.gradient), {"stepsize": jnp.ones(len(estimate.gradient), jnp.float32)}
         naturals = iter((estimate.natural_gradient, *estimate.more))
         updates = []
@@ -187,8 +187,8 @@ class Menu(Rule):
 
 
 def _rule_of(text: str) -> Rule:
-    """Build the rule that the words name."""
-    from metastep.rules import REGISTRY  # which registers this module's class
+    """Build the rule of a direction, such as "nga damping=0.1"."""
+    from metastep.rules import REGISTRY  # imports this module
 
     field, (name, *words) = "meta.rule.directions", text.split() or [""]
     try:

@@ -1,7 +1,6 @@
-"""Hyperparameter spaces: the actions of the meta-MDP, as named coordinates on the unit cube.
+"""Hyperparameter spaces: the actions of the meta-MDP, with named coordinates that map to the unit cube.
 
-A point of a space is a row of numbers, one for each coordinate, as datasets hold it; `named` turns rows into the values by name
-that an update rule reads.
+A point of a space is a row of numbers, one for each coordinate, as in datasets; `named` returns the values by name, for rules.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from metastep._core.errors import InputError, shown
 
 Scale = Literal["linear", "log", "divergence"]
-"""Of a step: its length, along numbers or logarithms, or the KL divergence that it may cost, along logarithms."""
+"""A step is a length, on a linear or logarithmic scale, or the KL divergence of the update, on a logarithmic scale."""
 
 Values = dict[str, Array]
 """Hyperparameters of an update by name, each (learners,)."""
@@ -32,7 +31,7 @@ class Range:
 
     low: float  # positive on all scales except "linear"
     high: float
-    scale: Scale = "linear"  # whether it is sampled, gridded and shown to a regressor along numbers or their logarithms
+    scale: Scale = "linear"  # of sampling, grids and regressors' inputs
     name: str = "stepsize"  # of the coordinate, for error messages
 
     def __post_init__(self) -> None:
@@ -47,27 +46,27 @@ class Range:
 
     @property
     def axis(self) -> tuple[float, float]:
-        """The bounds as a regressor sees them."""
+        """The bounds on the scale that regressors use: the numbers, or their decimal logarithms."""
         low, high = (self.low, self.high) if self.scale == "linear" else np.log10((self.low, self.high))
         return float(low), float(high)
 
     def to_axis(self, values: ArrayLike) -> NDArray[np.float32]:
-        """Return numbers as a regressor sees them: unchanged, or their decimal logarithm."""
+        """Return numbers on the scale that regressors use: unchanged, or their decimal logarithms."""
         numbers: NDArray[Any] = np.asarray(values, np.float32)
         if self.scale == "linear":
             return numbers
-        with np.errstate(divide="ignore", invalid="ignore"):  # numbers that are not positive lie outside
+        with np.errstate(divide="ignore", invalid="ignore"):  # numbers that are not positive are outside the interval
             return np.clip(np.log10(numbers.astype(np.float64)), *self.axis).astype(np.float32)
 
     def from_axis(self, coordinates: ArrayLike) -> NDArray[np.float32]:
         """Invert `to_axis`."""
-        given: NDArray[Any] = np.asarray(coordinates, np.float32)
+        points: NDArray[Any] = np.asarray(coordinates, np.float32)
         if self.scale == "linear":
-            return given
+            return points
         # The ends are exact, although their logarithms are not.
         first, last = np.asarray(self.axis, np.float32)
-        between = np.clip(10.0 ** given.astype(np.float64), self.low, self.high)
-        return np.where(given <= first, self.low, np.where(given >= last, self.high, between)).astype(np.float32)
+        between = np.clip(10.0 ** points.astype(np.float64), self.low, self.high)
+        return np.where(points <= first, self.low, np.where(points >= last, self.high, between)).astype(np.float32)
 
     def grid(self, num: int) -> NDArray[np.float32]:
         """Return `num` numbers, evenly spaced along the scale."""
@@ -80,27 +79,27 @@ class Range:
         return xp.exp(np.log(self.low) + (np.log(self.high) - np.log(self.low)) * share)
 
     def to_unit(self, number: float) -> float:
-        """Invert `from_unit`; numbers beyond the interval are at its ends."""
+        """Invert `from_unit`; numbers outside the interval are clipped."""
         along = (lambda value: value) if self.scale == "linear" else np.log
-        low, high, place = (along(value) for value in (self.low, self.high, np.clip(number, self.low, self.high)))
-        return float((place - low) / (high - low))
+        low, high, point = (along(value) for value in (self.low, self.high, np.clip(number, self.low, self.high)))
+        return float((point - low) / (high - low))
 
     def shifted(self, number: Array, share: Array) -> Array:
-        """Move numbers by a share of the scale's length."""
+        """Move numbers along the scale by a share of its length."""
         if self.scale == "linear":
             return number + (self.high - self.low) * share
         return number * jnp.exp((np.log(self.high) - np.log(self.low)) * share)
 
 
 class _UnitCube(ABC):
-    """Named coordinates on the unit cube, on which learning works."""
+    """Base class of spaces, whose coordinates map to the unit cube."""
 
     names: tuple[str, ...]  # of the coordinates, as the update rule calls them; one of them is "stepsize"
     directions: tuple[str, ...]  # names of the categories to choose from, if any
 
     @property
     def num_coordinates(self) -> int:
-        """How many numbers a controller proposes for an update."""
+        """The number of coordinates, that is, of numbers that a controller proposes for an update."""
         return len(self.names)
 
     @abstractmethod
@@ -108,7 +107,7 @@ class _UnitCube(ABC):
         """Map (..., coordinates) in [0, 1] to points of the space, along each coordinate's scale."""
 
     def position(self, rows: Array) -> Array:
-        """Return the nearest category of each point: (...,); 0 without categories."""
+        """Return the index of the category of each point: (...,); 0 without categories."""
         most = float(max(len(self.directions) - 1, 0))
         return jnp.clip(jnp.round(rows[..., 0]), 0.0, most).astype(jnp.int32)
 
@@ -119,7 +118,7 @@ class _UnitCube(ABC):
 
 @dataclass(frozen=True)
 class HyperparameterSpace(_UnitCube):
-    """A box whose coordinates have scales of their own; the paper's experiments have one linear step size."""
+    """A box with a scale for each coordinate; the paper's experiments have one coordinate, a linear step size."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -135,7 +134,7 @@ class HyperparameterSpace(_UnitCube):
 
     @property
     def ranges(self) -> tuple[Range, ...]:
-        """One for each coordinate."""
+        """The range of each coordinate."""
         return tuple(map(Range, self.low, self.high, self.scales, self.names))
 
     @property
@@ -156,7 +155,7 @@ class HyperparameterSpace(_UnitCube):
         return self.clip(xp.stack(columns, axis=-1), xp)
 
     def near(self, key: Array, rows: Array) -> Array:
-        """Draw points around others, with a tenth of each scale's length as standard deviation: (num, coordinates)."""
+        """Draw points around given ones, with a standard deviation of a tenth of each scale's length: (num, coordinates)."""
         shifts = _NEAR * jax.random.normal(key, rows.shape, jnp.float32)
         columns = [bounds.shifted(rows[:, i], shifts[:, i]) for i, bounds in enumerate(self.ranges)]
         return self.clip(jnp.stack(columns, axis=-1))
@@ -173,12 +172,12 @@ class HyperparameterSpace(_UnitCube):
 
 @dataclass(frozen=True)
 class MenuSpace(_UnitCube):
-    """A category, by its position, and a step, which has a range of its own for each category."""
+    """A category, given by its index, and a step, with a separate range for each category."""
 
     directions: tuple[str, ...]
     ranges: tuple[Range, ...]  # of the step, one for each category
-    category: str = "direction"  # the name of the first coordinate, as the update rule calls it
-    numbers: tuple[float, ...] = ()  # what the categories stand for where they are numbers (PPO's clip ranges)
+    category: str = "direction"  # the name of the first coordinate
+    numbers: tuple[float, ...] = ()  # values of the categories, if these are numbers (PPO's clip ranges)
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]  # a field in the box
@@ -211,18 +210,18 @@ class MenuSpace(_UnitCube):
         return {self.category: chosen, "stepsize": rows[..., 1]}
 
     def from_unit(self, unit: Array) -> Array:
-        """Map (..., 2) in [0, 1]: equal shares of the first coordinate are the categories, the second follows the scale."""
+        """Map (..., 2) in [0, 1]: the first coordinate is divided evenly among the categories, the second maps to the step."""
         num = len(self.directions)
         position = jnp.minimum(jnp.floor(unit[..., 0] * num), float(num - 1)).astype(jnp.int32)
         return self._joined(position, [bounds.from_unit(unit[..., 1]) for bounds in self.ranges])
 
     def near(self, key: Array, rows: Array) -> Array:
-        """Draw steps around others along their scales; the categories stay."""
+        """Draw steps around given ones, along their scales, with the same categories."""
         shift = _NEAR * jax.random.normal(key, rows[:, 1].shape, jnp.float32)
         return self._joined(self.position(rows), [bounds.shifted(rows[:, 1], shift) for bounds in self.ranges])
 
     def _joined(self, position: Array, steps: list[Array]) -> Array:
-        """Return points with these categories and, of the steps of all categories, their own."""
+        """Return points with these categories; `steps` has a candidate for each category."""
         chosen = jnp.take_along_axis(jnp.stack(steps), position[None], axis=0)[0]
         return self.clip(jnp.stack([position.astype(jnp.float32), chosen], axis=-1))
 
@@ -240,33 +239,33 @@ class MenuSpace(_UnitCube):
 
 
 Space = HyperparameterSpace | MenuSpace
-"""What a controller may propose for an update."""
+"""The hyperparameters that a controller may propose."""
 
 
 def usual_values(rule: Any, space: HyperparameterSpace) -> dict[str, float]:
-    """Return the values of a rule's own fields by name, for coordinates that are fields; one that is None has the largest."""
+    """Return the values of those coordinates that are fields of the rule, by name; None counts as the largest value."""
     largest = {name: high for name, high in zip(space.names, space.high, strict=True) if hasattr(rule, name)}
     fields = ((name, getattr(rule, name), high) for name, high in largest.items())
     return {name: high if value is None else float(np.ravel(value)[0]) for name, value, high in fields}
 
 
 def space_for(rule: Any, step: Range, along: Mapping[str, Range], choices: Mapping[str, Range]) -> Space:
-    """Return a rule's space: the range of its step, others `along` named directions, and those of further `choices`."""
-    given = (("ranges", along, rule.directions, "a direction"), ("choices", choices, rule.choices, "a hyperparameter"))
-    for table, ranges, allowed, what in given:
+    """Return a rule's space, with the range of its step, other ranges `along` named directions, and further `choices`."""
+    tables = (("ranges", along, rule.directions, "a direction"), ("choices", choices, rule.choices, "a hyperparameter"))
+    for table, ranges, allowed, what in tables:
         if unknown := [name for name in ranges if name not in allowed]:
-            known = ", ".join(allowed) or "there is none"
-            raise InputError(f"meta.{table}: {shown(unknown[0])} must be {what} of the rule {rule.name!r}, {known}.")
+            listed = ", ".join(allowed) or "there is none"
+            raise InputError(f"meta.{table}: {shown(unknown[0])} must be {what} of the rule {rule.name!r}, {listed}.")
     if rule.directions:
         if choices:
             raise InputError(f"meta.choices: {next(iter(choices))!r} cannot be chosen beside a direction.")
         steps = tuple(along.get(direction, step) for direction in rule.directions)
         return MenuSpace(rule.directions, steps, rule.hyperparameters[0], rule.numbers)
-    for name, bounds in choices.items():  # the rule knows what its fields may be
+    for name, bounds in choices.items():  # constructing the rule checks the bounds
         for number in (bounds.low, bounds.high):
             with_ends: Any = (number,) if isinstance(getattr(rule, name), tuple) else number
             replace(rule, **{name: round(number) if name == "gradient_steps" else with_ends})
-    # In the rule's order: a configuration that was read from JSON has another one.
+    # In the rule's order, because a configuration that was read from JSON may have another.
     named = {"stepsize": step} | {name: choices[name] for name in rule.choices if name in choices}
     low, high, scales = zip(*((bounds.low, bounds.high, bounds.scale) for bounds in named.values()), strict=True)
     return HyperparameterSpace(low, high, scales, tuple(named))

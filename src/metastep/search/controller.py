@@ -60,16 +60,7 @@ class Searched(Controller):
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[MetaMDP, Network, Array]:
         network, weights = self.network, self.weights
         if self.model is not None:
-            record, network = self.model.record, self.model.network
-            sizes = {part.name: part.size for part in record.observation}
-            known = [name for name in sizes if name.rpartition(":")[2] in features.names()]
-            fitted = {"features": sizes, "rule.name": record.rule_name, "space": describe(record.space)}
-            own = {"features": features.sizes(mdp, known), "rule.name": mdp.rule.name, "space": describe(mdp.space)}
-            if found := first_difference(fitted, own):
-                raise InputError(
-                    f"model: it was searched for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}."
-                )
-            weights = np.concatenate([array.ravel() for array in self.model.weights])
+            network, weights = model_parts(self.model, mdp)
         if network is None or weights is None:
             raise InputError("controller: 'searched' needs a model.")
         if len(network.base) != mdp.space.num_coordinates:
@@ -83,6 +74,18 @@ class Searched(Controller):
 
     def propose(self, state: tuple[MetaMDP, Network, Array], learners: Learners) -> Array:
         return _proposed(*state, learners)
+
+
+def model_parts(model: SearchedModel, mdp: MetaMDP, place: str = "model") -> tuple[Network, NDArray[np.float32]]:
+    """Return the network of a model and its flat weights; refuse a meta-MDP of another rule, space or features."""
+    record = model.record
+    sizes = {part.name: part.size for part in record.observation}
+    known = [name for name in sizes if name.rpartition(":")[2] in features.names()]
+    searched = {"features": sizes, "rule.name": record.rule_name, "space": describe(record.space)}
+    own = {"features": features.sizes(mdp, known), "rule.name": mdp.rule.name, "space": describe(mdp.space)}
+    if found := first_difference(searched, own):
+        raise InputError(f"{place}: it was searched for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}.")
+    return model.network, np.concatenate([array.ravel() for array in model.weights])
 
 
 @partial(jax.jit, static_argnums=(0, 1))

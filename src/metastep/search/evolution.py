@@ -26,16 +26,19 @@ from metastep.mdp.loop import run_updates
 from metastep.mdp.runs import BlockRun, Plan, run_plans
 from metastep.rules.spaces import HyperparameterSpace, usual_values
 from metastep.search.controller import Searched
+from metastep.search.course import Course, Files
 from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
-HeldOut = tuple[
-    ActorCriticMDP, float, float
-]  # to judge on; the score that counts as 0, and the difference that does as 1
+# To judge on: the score that counts as 0, and the difference that does as 1.
+HeldOut = tuple[ActorCriticMDP, float, float]
+# What counts as 1 in the returns of every task (tasks, coordinates) of a family: (tasks,).
+Units = Callable[[ActorCriticMDP, NDArray[np.float32]], NDArray[np.float64]]
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
 _SEARCH, _HIDDEN, _SPREAD = 101, 102, 103  # purposes of random numbers
 _LENIENT = partial(jax.numpy_dtype_promotion, "standard")  # evosax and optax mix types
+_OBSERVED = 8  # families at most whose learners say what features are like, for feedback
 _INSIDE = 0.15  # distance of the first controller from the faces of the unit cube, where a logit has little slope
 
 
@@ -59,6 +62,7 @@ class Search:
         validate_every: generations after which the mean is judged on the validation tasks.
         block_size: pairs simulated together; by default those of the meta-MDP.
         families_at_once: families of one generation, which take turns; by default all of them.
+        model: a searched model to begin from: the name of one of the library's, a file or a run.
     """
 
     strategy: Strategy = "open-es"
@@ -75,6 +79,7 @@ class Search:
     validate_every: Count = 5
     block_size: Count | None = None
     families_at_once: Count | None = None
+    model: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self, "search")
@@ -98,23 +103,6 @@ class Search:
     def runs_of_pair(self) -> int:
         """Learners of a pair: without antithetic pairs, the mean controller takes part to compare both with."""
         return 2 if self.strategy in _PAIRED else 3
-
-
-class Course(NamedTuple):
-    """A search after some generations."""
-
-    generation: int
-    state: Any  # the strategy's, a tree of arrays
-    best: NDArray[np.float32]  # weights with the best score so far
-    branch: NDArray[np.float32]  # the mean from which the next level begins
-    best_generation: int
-    scores: tuple[tuple[int, float], ...]  # generation and mean score on the validation tasks
-    steps: float  # environment steps so far, validation and those of the simpler levels that it began from included
-    branch_steps: float = 0.0  # those up to the branch
-
-
-# Fields of a course that are no arrays.
-NUMBERS = {"generation": int, "best_generation": int, "steps": float, "branch_steps": float}
 
 
 def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) -> tuple[float, ...]:
@@ -160,7 +148,7 @@ def network_of(
     wanted = feedback_features(search, first)
     network, center, _ = simpler or Start(Network((), (), (), base), np.zeros(len(base), np.float32))
     rows = []
-    for index, mdp in enumerate(families):
+    for index, mdp in enumerate(families[:: -(-len(families) // _OBSERVED)]):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SPREAD), index)
         draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
         rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
@@ -215,7 +203,7 @@ def make_strategy(search: Search, num_weights: int) -> tuple[Any, Any]:
     return made, made.default_params.replace(std_init=deviation)
 
 
-def score(mean_return: NDArray[np.float32], objective: Objective) -> NDArray[np.float64]:
+def score(mean_return: NDArray[np.floating[Any]], objective: Objective) -> NDArray[np.float64]:
     """Return what is maximised of returns (T+1, ...), time first; minus infinity where one is not finite."""
     returns = mean_return[1:].astype(np.float64)
     returns = returns if objective == "auc" else returns[-max(1, len(returns) // 10) :]
@@ -237,13 +225,6 @@ def advantage(scores: NDArray[np.float64], other: NDArray[np.float64]) -> NDArra
     return differences / usual if usual > 0.0 else differences
 
 
-class Files(NamedTuple):
-    """How a search is kept, by level."""
-
-    begun: Callable[[Level, Any], Course | None] = lambda *_: None  # where it goes on, given a state of the right form
-    keep: Callable[[Level, Course], object] = lambda *_: None  # called with every generation's course
-
-
 _NO_FILES = Files()
 
 
@@ -255,17 +236,25 @@ def search_levels(
     num_validation: int,
     files: Files = _NO_FILES,
     advance: Callable[[float], object] = lambda _: None,
-    held_out: Sequence[HeldOut] = (),
+    begin: Start | None = None,
+    **judged: Any,
 ) -> dict[Level, tuple[Network, Course]]:
-    """Search every level, from the simplest on; return the form of each and its course."""
+    """Search every level, from the simplest on; return the form of each and its course.
+
+    The level of `begin` starts from that controller. What is `judged` otherwise goes to `searching`: `held_out`, `units`.
+    """
     found: dict[Level, tuple[Network, Course]] = {}
     simpler = None
     for level in sorted(search.levels, key=LEVELS.index):
-        network = network_of(level, search, families, seed, simpler)
-        start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
-        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, "held_out": held_out}
+        if begin is not None and begin.network.level == level:
+            start = begin
+        else:
+            network = network_of(level, search, families, seed, simpler)
+            start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
+        files.prepare(start.network)
+        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, **judged}
         course = run_plans([searching(families, search, start, **how)], advance)[0]
-        found[level], simpler = (network, course), Start(network, course.branch, course.branch_steps)
+        found[level], simpler = (start.network, course), Start(start.network, course.branch, course.branch_steps)
     return found
 
 
@@ -278,10 +267,12 @@ def searching(
     num_validation: int,
     files: Files = _NO_FILES,
     held_out: Sequence[HeldOut] = (),
+    units: Units | None = None,
 ) -> Plan[Course]:
     """Plan the search of one level, of controllers of the form of `start`; families share the pairs evenly.
 
-    Each family's `budget` is that of its learners; `num_validation` tasks of each, or of those held out, judge the mean.
+    Each family's `budget` is that of its learners; `num_validation` tasks of each, or of those held out, judge the mean. Where
+    returns of some tasks are larger than those of others, `units` says by how much.
     """
     judges, low, unit = zip(*held_out or [(mdp, 0.0, 1.0) for mdp in families], strict=True)
     network, mean, spent = start
@@ -301,7 +292,7 @@ def searching(
         if (is_last or generation % search.validate_every == 0) and generation not in dict(course.scores):
             mean = np.asarray(course.state.mean, np.float32)
             every = [np.broadcast_to(mean, (1, num_validation, len(mean)))] * len(judges)
-            judged = yield from _scores(network, every, judges, search, seed, Stream.VALIDATION)
+            judged = yield from _scores(network, every, judges, search, seed, Stream.VALIDATION, units=units)
             shares = (np.array([scores.mean() for scores, _ in judged]) - low) / unit
             found, steps = float(shares.mean()), sum(made for _, made in judged)
             best = max((known for _, known in course.scores), default=-np.inf)
@@ -318,7 +309,7 @@ def searching(
         groups = halves if is_paired else np.concatenate([halves, center])
         shared = [groups[:, index * share : (index + 1) * share] for index in range(num)]
         taken = search.in_turn(families, generation)
-        ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation)
+        ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation, units)
         gains, steps = [], course.steps + sum(made for _, made in ran)
         for scores, _ in ran:
             others = scores[1::-1] if is_paired else scores[[2, 2]]
@@ -336,13 +327,19 @@ def searching(
 
 
 def num_blocks(
-    search: Search, families: Sequence[ActorCriticMDP], num_validation: int, level: Level, generation: int = 0
+    search: Search,
+    families: Sequence[ActorCriticMDP],
+    num_validation: int,
+    level: Level,
+    generation: int = 0,
+    held_out: Sequence[HeldOut] = (),
 ) -> int:
-    """Return how many blocks the search of a level, judged on its own families, has from a generation on, for progress."""
+    """Return how many blocks the search of a level has from a generation on, for progress."""
     (search, _), sizes = search.of_level(level), [search.block_size or mdp.block_size for mdp in families]
+    judges = [search.block_size or mdp.block_size for mdp, *_ in held_out] or sizes
     left = range(generation, search.generations + 1)
     judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
-    found = judged * sum(len(Blocks(num_validation, size)) for size in sizes)
+    found = judged * sum(len(Blocks(num_validation, size)) for size in judges)
     for taken in (search.in_turn(sizes, index) for index in left[:-1]):
         found += sum(len(Blocks(max(1, search.pairs // len(taken)), size)) for size in taken)
     return found
@@ -356,6 +353,7 @@ def _scores(
     seed: int,
     stream: Stream,
     generation: int = -1,
+    units: Units | None = None,
 ) -> Plan[list[tuple[NDArray[np.float64], float]]]:
     """Run the controllers (twins, num, weights) of each family; return their scores (twins, num) and environment steps.
 
@@ -375,31 +373,14 @@ def _scores(
             start = start._replace(context=jnp.tile(start.context, (twins, 1)), theta=jnp.tile(start.theta, (twins, 1)))
             asked[-1].append(BlockRun(twice, Searched(network, padded.reshape(-1, size)), start, mdp.budget))
     ran, found = iter((yield [block for own in asked for block in own])), []
-    for group, (twins, num, _) in zip(asked, (each.shape for each in controllers), strict=True):
-        rows = [(history.mean_return, history.num_steps) for history in (next(ran).history for _ in group)]
+    for mdp, group, weights in zip(families, asked, controllers, strict=True):
+        (twins, num, _), rows = weights.shape, []
+        for history in (next(ran).history for _ in group):
+            unit = 1.0 if units is None else units(mdp, history.context)
+            rows.append((history.mean_return / unit, history.num_steps))
         curves, steps = (
             np.concatenate([part.reshape(len(part), twins, -1) for part in parts], axis=2)[:, :, :num]
             for parts in zip(*rows, strict=True)
         )
         found.append((score(curves, search.objective), float(steps.sum(dtype=np.float64))))
     return found
-
-
-def course_arrays(course: Course) -> dict[str, NDArray[Any]]:
-    """Return a course as arrays by name, as a file holds them."""
-    leaves = {f"state/{index}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(course.state))}
-    rows = {"best": course.best, "branch": course.branch}
-    return leaves | rows | {"scores": np.asarray(course.scores, np.float64).reshape(-1, 2)}
-
-
-def course_from(arrays: Mapping[str, NDArray[Any]], numbers: Mapping[str, Any], like: Any) -> Course:
-    """Invert `course_arrays`; `numbers` are the other fields, `like` is a state of the same strategy."""
-    leaves, tree = jax.tree.flatten(like)
-    kept = [arrays[f"state/{index}"] for index in range(len(leaves))]
-    for array, leaf in zip(kept, map(np.asarray, leaves), strict=True):
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise InputError("search: the state was written by another strategy or with other settings.")
-    others: dict[str, Any] = {name: kind(numbers[name]) for name, kind in NUMBERS.items()}
-    others["scores"] = tuple((int(generation), float(found)) for generation, found in arrays["scores"])
-    state = jax.tree.unflatten(tree, map(jnp.asarray, kept))
-    return Course(state=state, best=arrays["best"], branch=arrays["branch"], **others)

@@ -1,8 +1,8 @@
-"""Where an environment is simulated, in JAX or on the host, and how the programs around it are compiled.
+"""Simulate environments in JAX or on the host, and compile the programs for it.
 
-In JAX, a batch is simulated by a compiled program of its own: it takes longest to compile, and is the same for all update rules.
-On the host, each step is two short compiled functions around the environment's own: one chooses the actions, as in the compiled
-rollouts, and one adds the step to the sums while the next step is simulated.
+In JAX, a separate compiled program simulates a batch: it takes longest to compile, and is the same for all update rules. On the
+host, each step of the environment comes between two short compiled functions: one chooses the actions, as in compiled rollouts,
+and one adds the step to the sums while the next step is simulated.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,14 +26,14 @@ from metastep.simulation import rollouts
 from metastep.simulation.rollouts import Accumulator, Move, Rollout, Sums, Trajectories, keys_of
 
 Function = Callable[..., Any]
-# One step of every lane, numbers last: observation, action and its noise (episodes, learners, numbers), reward and whether the
-# step was taken (episodes, learners). NumPy arrays outside compiled functions, JAX arrays within.
+# One step of all episodes: observation, action and its noise, each (episodes, learners, numbers), reward and whether the step was
+# taken, each (episodes, learners). NumPy arrays outside compiled functions, JAX arrays inside.
 _HostMove = tuple[Any, Any, Any, Any, Any]
 
 
 @cache
 def compiled(function: Function) -> Function:
-    """Compile a function to one program for every value of its first argument."""
+    """Compile a function whose first argument is static: one program for each value of it."""
     return jax.jit(function, static_argnums=0)
 
 
@@ -42,25 +42,25 @@ def _pieces(array: Array) -> Arrays:
 
 
 def numbers_last(pieces: Arrays, shape: tuple[int, int]) -> Array:
-    """Stack pieces of this shape, of which there may be none."""
+    """Stack arrays of this shape, perhaps none, along a new last axis."""
     return jnp.stack(pieces, axis=-1) if pieces else jnp.zeros((*shape, 0), jnp.float32)
 
 
 def draw_seeds(key: Array, shape: tuple[int, ...]) -> Array:
-    """Draw seeds for the simulators' own generators: 31 bits, which any accepts."""
+    """Draw seeds for the simulators' own generators, with 31 bits, which all generators accept."""
     return jax.random.bits(key, shape, jnp.uint32) >> np.uint32(1)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _reset_noise(key: Array, num: int, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """The normals of the resets, `num` a lane, and a seed for every lane."""
+    """Return `num` normals for the reset of every episode, and a seed for every episode."""
     seeds = draw_seeds(jax.random.fold_in(key, 2), shape)  # keys_of takes 0 and 1
     return numbers_last(standard_normals(keys_of(key)[0], 0, num, shape), shape), seeds
 
 
 @partial(jax.jit, static_argnums=0)
 def _choose(rollout: Rollout, theta: Array, key: Array, t: Array, observation: Array) -> Arrays:
-    """The actions of step t, their noise and the environment's, numbers last; drawn as by the compiled rollouts."""
+    """Return the actions of step t, their noise and that of the environment, drawn as in compiled rollouts."""
     policy, shape = rollout.policy, (observation.shape[0], observation.shape[1])
     normals = standard_normals(keys_of(key)[1], t, policy.num_actions + rollout.env.step_noise, shape)
     action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
@@ -77,7 +77,7 @@ def _add(rollout: Rollout, theta: Array, sums: Accumulator, moved: _HostMove) ->
 
 
 def require_host_env(env: Env | HostEnv, theta: Array) -> HostEnv:
-    """Return an environment on the host, or refuse to simulate it inside a compiled function."""
+    """Return the host environment; inside a compiled function, which cannot simulate it, raise an error."""
     if isinstance(theta, jax.core.Tracer):
         raise InputError(f"env: {env.name!r} is simulated on the host and cannot be called inside a compiled function.")
     assert isinstance(env, HostEnv)
@@ -85,7 +85,7 @@ def require_host_env(env: Env | HostEnv, theta: Array) -> HostEnv:
 
 
 def _moves(rollout: Rollout, theta: Array, context: Array, key: Array) -> Iterator[_HostMove]:
-    """Simulate on the host. Every array is a fresh copy: JAX may read a NumPy array later, and without copying it."""
+    """Simulate on the host; yield new copies of arrays, because JAX may read a NumPy array later without copying it."""
     env, shape = require_host_env(rollout.env, theta), (rollout.num_episodes, theta.shape[0])
     noise, seeds = (np.asarray(array) for array in _reset_noise(key, env.reset_noise, shape))
     episodes = env.start_episodes(np.asarray(context), noise, seeds)
@@ -93,7 +93,7 @@ def _moves(rollout: Rollout, theta: Array, context: Array, key: Array) -> Iterat
     for t in range(rollout.horizon):
         observation = np.array(episodes.observe(), np.float32)
         action, action_noise, env_noise = _choose(rollout, theta, key, np.uint32(t), observation)
-        alive.setflags(write=False)  # as the others that a simulator is handed
+        alive.setflags(write=False)  # like the other arrays that a simulator receives
         after = episodes.step(np.asarray(action), np.asarray(env_noise), alive)
         yield observation, action, action_noise, np.array(after.reward, np.float32), alive
         alive = alive & ~after.over
@@ -104,13 +104,13 @@ def is_compiled(env: Env | HostEnv) -> bool:
     return not isinstance(env, HostEnv)
 
 
-def whole(env: Env | HostEnv, function: Function) -> Function:
-    """Compile a function that simulates to one program, as `compiled` does, where that is possible."""
+def compiled_for(env: Env | HostEnv, function: Function) -> Function:
+    """Compile a function that simulates, like `compiled`, if the environment is in JAX; otherwise return it unchanged."""
     return compiled(function) if is_compiled(env) else function
 
 
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    """Return what an estimate needs of a batch, reduced on the fly."""
+    """Simulate a batch and return the sums that an estimate needs; episodes are not stored."""
     if is_compiled(rollout.env):
         return compiled(rollouts.stream)(rollout, theta, context, key)
     sums = compiled(rollouts.empty)(rollout, theta.T)
@@ -120,7 +120,7 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
 
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-    """Return every step of the same batch."""
+    """Simulate the same batch and return all steps."""
     if is_compiled(rollout.env):
         return compiled(rollouts.trajectories)(rollout, theta, context, key)
     steps = zip(*_moves(rollout, theta, context, key), strict=True)
@@ -130,7 +130,7 @@ def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> 
 
 
 def start_episode(env: Env | HostEnv) -> Any:
-    """Begin an episode, to notice what is missing for it; return what a simulator on the host keeps of it."""
+    """Start an episode, to detect missing requirements; return the episodes of a host environment."""
     low = env.context_space.low
     if isinstance(env, HostEnv):
         noise = np.zeros((1, 1, env.reset_noise), np.float32)
@@ -140,12 +140,12 @@ def start_episode(env: Env | HostEnv) -> Any:
 
 
 def blocks_at_once(env: Env | HostEnv) -> int:
-    """Return how many blocks are simulated side by side: on a CPU one for each processor, otherwise one."""
+    """Return how many blocks are simulated in parallel: one per core on a CPU, otherwise one."""
     return count_threads(None) if is_compiled(env) and rollouts.on_cpu() else 1
 
 
 def fills_batches(env: Env | HostEnv) -> bool:
-    """Return whether several blocks are better simulated in one batch: on a GPU, which a block may not fill."""
+    """Return whether it is better to simulate several blocks in one batch: on a GPU, which one block may not fill."""
     return is_compiled(env) and not rollouts.on_cpu()
 
 
@@ -153,5 +153,5 @@ _HOST_IN_USE = Lock()
 
 
 def one_block_at_a_time(env: Env | HostEnv) -> AbstractContextManager[Any]:
-    """Keep other threads from simulating on the host meanwhile: a simulator may hold one batch only."""
+    """Return a lock against other threads that simulate on the host, because a simulator may hold one batch only."""
     return nullcontext() if is_compiled(env) else _HOST_IN_USE

@@ -1,4 +1,4 @@
-"""Estimates from batches of episodes: return, policy gradient, natural gradient."""
+"""Estimate return, policy gradient and natural gradient from batches of episodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,13 +20,11 @@ DampingKind = Literal["relative", "absolute"]
 
 DAMPING = 1e-3  # of the natural gradient, as a share of the mean of the Fisher matrix's diagonal
 _Iteration = tuple[Array, Array, Array, Array]  # count, solution, residual, direction
-Batch = (
-    Sums | Trajectories
-)  # what an estimate is made from: sums over the episodes where they suffice, else the episodes
+Batch = Sums | Trajectories  # input of an estimate: sums over the episodes if they suffice, else the episodes
 
 
 class Estimate(NamedTuple):
-    """What one batch of episodes says about each learner; learners first."""
+    """Estimates from one batch of episodes; learners first."""
 
     mean_return: Array  # (learners,): j
     return_error: Array  # (learners,): its standard error
@@ -37,13 +35,13 @@ class Estimate(NamedTuple):
 
 
 def _fisher_block(rollout: Rollout, sums: Sums) -> Array:
-    """The Fisher matrix of one action of a linear policy, `E[phi phi^T] / sigma^2`: (learners, 1 + s, 1 + s)."""
-    assert sums.moments is not None  # the estimator refuses the closed form for other policies
+    """Return the Fisher matrix of one action of a linear policy, `E[phi phi^T] / sigma^2`: (learners, 1 + s, 1 + s)."""
+    assert sums.moments is not None  # `Estimator` checks that the policy is linear
     return jnp.moveaxis(sums.moments / (sums.num_steps * rollout.policy.sigma**2), -1, 0)
 
 
 def _by_action(policy: Policy, vector: Array) -> Array:
-    """theta = (b, W), gathered for each action, (parameters, learners) as (learners, actions, 1 + s)."""
+    """Return vectors like theta = (b, W), (parameters, learners), by action: (learners, actions, 1 + s)."""
     biases = vector[: policy.num_actions, None]  # (actions, 1, learners)
     weights = vector[policy.num_actions :].reshape(policy.num_actions, policy.num_observations, -1)
     return jnp.moveaxis(jnp.concatenate([biases, weights], axis=1), -1, 0)
@@ -67,11 +65,11 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
         return jnp.sum(left * right, axis=(1, 2), keepdims=True)
 
     if estimator.solver == "truncated":
-        # As in TRPO's first implementations, without a preconditioner: directions in which the batch varies most come first.
+        # Without a preconditioner, as in TRPO's first implementations: directions of large variance in the batch converge first.
         solved = conjugate_gradient(image, right, dot, estimator.cg_iterations)
     else:
-        # The matrix is brought to unit diagonal first: coordinates of very different size (metres and radians) would cost
-        # a float32 factorisation most of its digits.
+        # Scaled to unit diagonal first: with coordinates of very different size (metres and radians), a float32 factorisation
+        # would lose most of its digits.
         scale = lax.rsqrt(jnp.diagonal(damped, axis1=-2, axis2=-1))  # (learners, size)
         factor = lax.linalg.cholesky(damped * scale[:, :, None] * scale[:, None, :])
         half = lax.linalg.triangular_solve(factor, right * scale[:, :, None], left_side=True, lower=True)
@@ -89,10 +87,10 @@ def conjugate_gradient(
     preconditioner: Array | float = 1.0,
     tolerance: float | None = None,
 ) -> Array:
-    """Solve image(x) = right, starting from zero; with a tolerance, until every learner's residual is this share of `right`."""
+    """Solve image(x) = right from x = 0; with a tolerance, stop when every learner's residual is below this share of `right`."""
 
     def ratio(numerator: Array, denominator: Array) -> Array:
-        """Return 0 where the denominator is 0: the iteration is done then."""
+        """Return 0 where the denominator is 0, that is, where the iteration has converged."""
         return jnp.where(denominator > 0.0, numerator / jnp.where(denominator > 0.0, denominator, 1.0), 0.0)
 
     def is_unfinished(carry: _Iteration) -> Array:
@@ -114,7 +112,7 @@ def conjugate_gradient(
 
 
 def _visited(episodes: Trajectories) -> tuple[Arrays, Array]:
-    """Observations and weights of all steps as one long batch: pieces (steps, learners), weights that sum to 1."""
+    """Return the observations, each (steps, learners), and weights of the steps of all episodes; weights sum to 1."""
     num_observations, num_learners = episodes.observation.shape[1], episodes.observation.shape[-1]
     observation = jnp.swapaxes(episodes.observation, 0, 1).reshape(num_observations, -1, num_learners)
     alive = episodes.alive.reshape(-1, num_learners).astype(jnp.float32)
@@ -122,7 +120,7 @@ def _visited(episodes: Trajectories) -> tuple[Arrays, Array]:
 
 
 def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, gradient: Array, damping: float) -> Array:
-    """Return the same for any policy: conjugate gradient on Fisher-vector products, (parameters, learners).
+    """Return the same as `_solve_linear` for any policy, by conjugate gradient with Fisher-vector products.
 
     `F v = E[J^T (J v)] / sigma^2` with J the Jacobian of the policy's mean: no matrix. Jacobi preconditioning.
     """
@@ -132,7 +130,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
         return policy.mean(parameters, observation)
 
     _, pull_back = jax.vjp(mean, theta)
-    # diag(F): the score at unit noise of one action after the other is a row of the mean's Jacobian over sigma.
+    # diag(F): for unit noise of one action, the score is a row of the mean's Jacobian divided by sigma.
     diagonal = jnp.zeros(theta.shape, jnp.float32)
     for action in range(policy.num_actions):
         unit = tuple(jnp.full(weight.shape, float(index == action), jnp.float32) for index in range(policy.num_actions))
@@ -154,7 +152,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
 
 @dataclass(frozen=True)
 class Estimator:
-    """From policies and tasks to estimates; compiled once for each batch size.
+    """Simulate policies in tasks and compute estimates; compiled once for each batch size.
 
     Args:
         rollout: what is simulated.
@@ -185,17 +183,17 @@ class Estimator:
 
     @property
     def dampings(self) -> tuple[float, ...]:
-        """One for each natural gradient."""
-        given = DAMPING if self.damping is None else self.damping
-        return given if isinstance(given, tuple) else (given,)
+        """The damping of each natural gradient."""
+        damping = DAMPING if self.damping is None else self.damping
+        return damping if isinstance(damping, tuple) else (damping,)
 
     @property
     def solver(self) -> FisherSolver:
-        """How the natural gradient is computed; without a closed form there are only products with the Fisher matrix."""
+        """The solver of the natural gradient; policies without a closed form need "cg"."""
         return self.fisher or "closed" if self.rollout.policy.is_linear else "cg"
 
     def batch(self, theta: Array, context: Array, key: Array) -> Batch:
-        """Simulate what an estimate is computed from."""
+        """Simulate the batch for an estimate."""
         return (trajectories if self.solver == "cg" else stream)(self.rollout, theta, context, key)
 
     def __call__(self, theta: Array, context: Array, key: Array) -> Estimate:
@@ -203,12 +201,12 @@ class Estimator:
         return compiled(estimate_of)(self, theta, self.batch(theta, context, key))
 
     def trajectories(self, theta: Array, context: Array, key: Array) -> Trajectories:
-        """Return the episodes behind the estimate with the same arguments."""
+        """Return the episodes of the estimate with the same arguments."""
         return trajectories(self.rollout, theta, context, key)
 
 
 def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
-    """Return the estimate from a batch; arrays with learners last turn into arrays with learners first here."""
+    """Return the estimate from a batch; here the axis of learners moves from last to first."""
     rollout = estimator.rollout
     sums = batch if isinstance(batch, Sums) else sums_of(rollout, theta, batch)
 
@@ -223,10 +221,10 @@ def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
 
 
 def curvatures(estimator: Estimator, theta: Array, batch: Batch, vectors: Array) -> Array:
-    """v'Fv of vectors (learners, vectors, parameters), F the Fisher matrix without damping: (learners, vectors).
+    """Return v'Fv of vectors (learners, vectors, parameters), F the Fisher matrix without damping: (learners, vectors).
 
-    Half of it is the mean KL divergence, over the states visited, between the policies theta and theta + v, in the second
-    order; for a linear policy exactly.
+    To second order, half of it is the mean KL divergence between the policies theta and theta + v over the states visited; this
+    is exact for a linear policy.
     """
     policy = estimator.rollout.policy
     moved = jnp.moveaxis(vectors, (1, 2), (0, 1))  # (vectors, parameters, learners)

@@ -1,8 +1,8 @@
-"""Batched simulation: many learners, each with its own policy and task, many episodes each; and the statistics of a batch.
+"""Simulate batches of episodes for many learners, each with its own policy and task, and compute statistics of a batch.
 
-Arrays inside are (episodes, learners) with learners on the last axis, so that sums over episodes vectorise. One simulation
-serves two uses: what is carried from step to step reduces a batch inside the scan, so that memory does not depend on the horizon
-(`stream`, `discounted_returns`); `trajectories` returns every step, of which `sums_of` takes the same statistics.
+Arrays are (episodes, learners), with learners on the last axis, so that sums over episodes vectorise. There are two ways to use a
+simulation: `stream` and `discounted_returns` reduce the batch inside the scan, so that memory does not depend on the horizon;
+`trajectories` returns all steps, and `sums_of` computes the same statistics from them. A *lane* is one episode of one learner.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ from metastep.policies import ActorCritic, Arrays, Policy, flatten
 
 Baseline = Literal["none", "mean", "optimal"]
 Accumulated = TypeVar("Accumulated")
-_Carry = tuple[Any, Array, Any]  # states, which are alive, and what is accumulated
+_Carry = tuple[Any, Array, Any]  # states, which lanes are alive, accumulated values
 
-# Up to here second moments are written out entry by entry: fastest for a few, but many take the compiler half a minute.
+# Up to this number, second moments are computed entry by entry, which is fastest; more would take half a minute to compile.
 _FEW_OBSERVATIONS = 8
-# Steps handled together: on a CPU few enough that their normals stay in a core's cache, on a GPU enough to keep it busy.
+# Steps whose normals are drawn together: few enough for a core's cache on a CPU, enough to keep a GPU busy.
 _MOST_STEPS_AHEAD = {"cpu": 10, "gpu": 50}
 
 
 def require_fit(env: Env | HostEnv, policy: Policy | ActorCritic) -> None:
-    """Refuse a policy that sees or does something other than what the environment offers."""
+    """Raise an error if observations or actions of policy and environment do not match."""
     if (choices := choices_of(env)) is not None and not hasattr(policy, "num_choices"):
         wrong = f"{choices} discrete actions, but the policy {type(policy).__name__} draws real numbers"
         raise InputError(f"env.name: {env.name!r} has {wrong}; allowed here are environments with continuous actions.")
@@ -44,7 +44,7 @@ def require_fit(env: Env | HostEnv, policy: Policy | ActorCritic) -> None:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What is simulated, and for how long.
+    """The settings of a simulation.
 
     Args:
         env: the family of tasks, in JAX or on the host.
@@ -87,12 +87,12 @@ class Move(NamedTuple):
     reward: Array
 
 
-Follow = Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]]
-"""carried, move, alive -> carried, outputs; `alive` (episodes, learners) says which lanes took this step."""
+OnStep = Callable[[Accumulated, Move, Array], tuple[Accumulated, Any]]
+"""(accumulated, move, alive) -> (accumulated, outputs); `alive` (episodes, learners) marks the lanes that took this step."""
 
 
 def _over_lanes(function: Callable[..., Any], context: Any, *arguments: Any) -> Any:
-    """Call f(context, ...), which is written for one lane: contexts are (learners,), the rest (episodes, learners)."""
+    """Call function(context, ...), written for one lane, on contexts (learners,) and arguments (episodes, learners)."""
     return jax.vmap(jax.vmap(function), in_axes=(None, *(0 for _ in arguments)))(context, *arguments)
 
 
@@ -112,25 +112,26 @@ def simulate(
     context: Array,
     key: Array,
     start: Accumulated,
-    follow: Follow[Accumulated],
+    on_step: OnStep[Accumulated],
     digest: Callable[[Accumulated, Any], Accumulated] | None = None,
 ) -> tuple[Accumulated, Any]:
-    """Simulate policies (learners, parameters) in tasks (learners, coordinates) with a carry from step to step.
+    """Simulate policies (learners, parameters) in tasks (learners, coordinates), and call `on_step` at every step.
 
-    Return its end and the outputs of all steps, unless `digest` takes them in, several steps stacked. There is one key for the
-    whole batch, each lane takes its own part of every draw. Arrays with learners first turn into arrays with learners last here.
+    Return the final accumulated value and the outputs of all steps; or, with `digest`, pass it the outputs of several steps at a
+    time, stacked, to add to the accumulated value. All lanes share one key, and each takes its own part of every draw. Here the
+    axis of learners moves from first to last.
     """
     env, policy, theta = rollout.env, rollout.policy, theta.T
     if isinstance(env, HostEnv):
         raise InputError(f"env: {env.name!r} is simulated on the host: call the Estimator from plain Python.")
     shape, named = (rollout.num_episodes, theta.shape[-1]), env.context_space.unpack(context)
     reset_key, step_key = keys_of(key)
-    # vmap needs an array to learn the batch size from; an environment that declares no normals must not see it.
+    # vmap needs an array for the batch size, also if the environment declares no normals; it is not passed on then.
     noise = standard_normals(reset_key, 0, env.reset_noise, shape) or (jnp.zeros(shape, jnp.float32),)
     state = _over_lanes(lambda task, normals: env.reset(task, normals[: env.reset_noise]), named, noise)
 
     def step(carry: _Carry, normals: Arrays) -> tuple[_Carry, Any]:
-        """Make one step of every lane; a terminated lane keeps its state and earns nothing."""
+        """Make one step in every lane; a terminated lane keeps its state and has reward 0."""
         state, alive, carried = carry
         action_noise, env_noise = normals[: policy.num_actions], normals[policy.num_actions :]
         observation = _over_lanes(env.observe, named, state)
@@ -139,18 +140,18 @@ def simulate(
         after = _over_lanes(env.step, named, state, action, env_noise)
         state = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after.state, state)
         move = Move(observation, action, action_noise, jnp.where(alive, after.reward, 0.0))
-        carried, outputs = follow(carried, move, alive)
+        carried, outputs = on_step(carried, move, alive)
         return (state, alive & ~after.terminated, carried), outputs
 
     num = policy.num_actions + env.step_noise
     most = min(_MOST_STEPS_AHEAD["cpu" if on_cpu() else "gpu"], rollout.horizon)
-    # Bunches that divide the horizon evenly need no second program for the rest; those of a prime horizon would be tiny.
+    # Prefer a number of steps that divides the horizon: then no second program is needed for the rest.
     ahead = max((number for number in range(most // 2 + 1, most + 1) if rollout.horizon % number == 0), default=most)
 
     def several_steps(carry: _Carry, first: Array, num_steps: int = ahead) -> tuple[_Carry, Any]:
         """Draw the normals of a few steps ahead, then make the steps."""
-        # Drawn inside the step, the normals would be fused into, and computed again by, every expression that reads them. They
-        # do not depend on how many are drawn at once: the step is their counter.
+        # If they were drawn inside the step, XLA would fuse them into every expression that uses them, and compute them each
+        # time. They do not depend on how many are drawn at once, because the step is their counter.
         draws = first + jnp.arange(num_steps, dtype=jnp.uint32)
         (state, alive, carried), outputs = lax.scan(step, carry, standard_normals(step_key, draws, num, shape))
         if digest is None:
@@ -168,12 +169,12 @@ def simulate(
     return carry[2], outputs
 
 
-def fold_over(episodes: Trajectories, start: Accumulated, follow: Follow[Accumulated]) -> Accumulated:
-    """Return what `simulate` carries to the end for the policy, tasks and key behind these trajectories."""
+def fold_over(episodes: Trajectories, start: Accumulated, on_step: OnStep[Accumulated]) -> Accumulated:
+    """Return the final accumulated value of `simulate` for the simulation that gave these trajectories."""
 
     def advance(accumulated: Accumulated, step: Trajectories) -> tuple[Accumulated, Any]:
         move = Move(tuple(step.observation), tuple(step.action), tuple(step.noise), step.reward)
-        return follow(accumulated, move, step.alive)
+        return on_step(accumulated, move, step.alive)
 
     return lax.scan(advance, start, episodes)[0]
 
@@ -181,22 +182,22 @@ def fold_over(episodes: Trajectories, start: Accumulated, follow: Follow[Accumul
 def discounted_returns(rollout: Rollout, theta: Array, context: Array, key: Array) -> Array:
     """Return the discounted return of every episode, (episodes, learners), at a fraction of an estimate's cost."""
 
-    def follow(sums: tuple[Array, Array], move: Move, alive: Array) -> tuple[tuple[Array, Array], None]:
+    def on_step(sums: tuple[Array, Array], move: Move, alive: Array) -> tuple[tuple[Array, Array], None]:
         weight, returns = sums
         return (weight * rollout.discount, returns + weight * move.reward), None
 
     start = jnp.float32(1.0), jnp.zeros((rollout.num_episodes, theta.shape[0]), jnp.float32)
-    return simulate(rollout, theta, context, key, start, follow)[0][1]
+    return simulate(rollout, theta, context, key, start, on_step)[0][1]
 
 
 def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> Trajectories:
-    """Return every step of the batch with this key."""
+    """Return all steps of the batch with this key."""
 
-    def follow(_: None, move: Move, alive: Array) -> tuple[None, Trajectories]:
+    def on_step(_: None, move: Move, alive: Array) -> tuple[None, Trajectories]:
         observation, action, noise = (jnp.stack(pieces) for pieces in move[:3])
         return None, Trajectories(observation, action, noise, move.reward, alive)
 
-    return simulate(rollout, theta, context, key, None, follow)[1]
+    return simulate(rollout, theta, context, key, None, on_step)[1]
 
 
 class Sums(NamedTuple):
@@ -210,18 +211,18 @@ class Sums(NamedTuple):
 
 
 def mean_and_error(returns: Any, xp: Any) -> tuple[Any, Any]:
-    """Return the mean return of episodes (..., episodes), and its standard error, which is 0 for a single one."""
+    """Return the mean return of episodes (..., episodes) and its standard error, which is 0 for a single episode."""
     num, mean = returns.shape[-1], xp.mean(returns, axis=-1)
     spread = xp.std(returns, axis=-1, ddof=1) if num > 1 else xp.zeros_like(mean)
     return mean, spread / xp.sqrt(xp.float32(num))
 
 
 def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
-    """Sum over episodes of (payoff - b) * score for one step, with b the best constant for this step and component."""
+    """Return the sum over episodes of (payoff - b) * score at one step, with the baseline b of this step and component."""
     if baseline == "none":
         return jnp.sum(score * payoff, axis=-2)
-    # A baseline makes the sum blind to what all episodes have in common. Taking that off first makes the term exactly zero
-    # where all episodes pay the same, instead of rounding noise that a normalised step would follow.
+    # With a baseline, a constant that is common to all episodes cancels. Subtracting it first makes the term exactly zero where
+    # all episodes pay the same, instead of rounding noise, which a normalised step would follow.
     payoff = payoff - payoff[..., :1, :]
     total = jnp.sum(score * payoff, axis=-2)
     if baseline == "mean":
@@ -232,7 +233,7 @@ def _gpomdp_term(baseline: Baseline, score: Array, payoff: Array) -> Array:
 
 
 def _moment_sums(observation: Arrays, alive: Array) -> Array:
-    """Sum over live episodes of phi phi^T, phi = (1, s): (1 + observations, 1 + observations, learners)."""
+    """Return the sum over live episodes of phi phi^T, phi = (1, s): (1 + observations, 1 + observations, learners)."""
     weight = alive.astype(jnp.float32)
     if len(observation) > _FEW_OBSERVATIONS:
         phi = jnp.stack((jnp.ones_like(weight), *observation))
@@ -246,10 +247,10 @@ def _moment_sums(observation: Arrays, alive: Array) -> Array:
 
 
 class Accumulator(NamedTuple):
-    """Everything an estimate needs of the steps so far."""
+    """Sums over the steps so far that an estimate needs."""
 
     weight: Array  # gamma^t
-    scores: Arrays  # sum of the scores of each episode up to now
+    scores: Arrays  # sum of the scores of each episode
     returns: Array  # (episodes, learners)
     gradient: Arrays  # summed over episodes
     moments: Array | None
@@ -257,7 +258,7 @@ class Accumulator(NamedTuple):
 
 
 def empty(rollout: Rollout, theta: Array) -> Accumulator:
-    """Before the first step; theta is (parameters, learners)."""
+    """Return the accumulator before the first step; theta is (parameters, learners)."""
     policy, num_learners, size = rollout.policy, theta.shape[-1], 1 + rollout.policy.num_observations
     lanes = jax.ShapeDtypeStruct((rollout.num_episodes, num_learners), jnp.float32)
     pieces = jax.eval_shape(policy.score, theta, (lanes,) * policy.num_observations, (lanes,) * policy.num_actions)
@@ -271,10 +272,10 @@ def empty(rollout: Rollout, theta: Array) -> Accumulator:
     )
 
 
-def _follow(
+def _add_to_episodes(
     rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array
 ) -> tuple[Accumulator, tuple[Arrays, Array, Arrays, Array]]:
-    """Carry each episode one step on; return what the sums over episodes need: scores, payoff, observation, alive."""
+    """Add one step to scores and returns; also output scores, payoff, observation and alive, for the sums over episodes."""
     score = rollout.policy.score(theta, move.observation, move.noise)
     scores = tuple(s + jnp.where(alive, now, 0.0) for s, now in zip(sums.scores, score, strict=True))
     payoff = sums.weight * move.reward
@@ -293,19 +294,19 @@ def _add_sums(sums: Accumulator, terms: Arrays, observation: Arrays, alive: Arra
 def accumulate(rollout: Rollout, theta: Array, sums: Accumulator, move: Move, alive: Array) -> tuple[Accumulator, None]:
     """Add one step.
 
-    GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t of a step needs
-    only sums over the episodes at that step, so nothing of the past has to be kept but the running scores.
+    GPOMDP: `grad = 1/n sum_episodes sum_t (gamma^t r_t - b_t) sum_{k<=t} d log pi(a_k|s_k)`. The baseline b_t depends only on
+    sums over the episodes at step t, so of earlier steps only the running scores are kept.
     """
-    after, (scores, payoff, observation, _) = _follow(rollout, theta, sums, move, alive)
+    after, (scores, payoff, observation, _) = _add_to_episodes(rollout, theta, sums, move, alive)
     terms = tuple(_gpomdp_term(rollout.baseline, piece, payoff) for piece in scores)
     return _add_sums(after, terms, observation, alive), None
 
 
 def finish(rollout: Rollout, sums: Accumulator) -> Sums:
-    """The statistics of the batch."""
+    """Return the statistics of the batch."""
     return Sums(
         mean_return=jnp.mean(sums.returns, axis=0),
-        # Of a single episode nothing is known about the spread; its variance of 0 says so no worse than a NaN would.
+        # The variance of a single episode is unknown; it is set to 0 rather than NaN.
         return_variance=jnp.var(sums.returns, axis=0) * (rollout.num_episodes / max(rollout.num_episodes - 1, 1)),
         gradient=flatten(sums.gradient) / rollout.num_episodes,
         moments=sums.moments,
@@ -314,8 +315,8 @@ def finish(rollout: Rollout, sums: Accumulator) -> Sums:
 
 
 def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
-    """Simulate and reduce on the fly: memory does not depend on the horizon."""
-    # On a CPU every step is summed at once, while it is in the cache; few, large reductions, of several steps, keep a GPU busy.
+    """Simulate and reduce on the fly, so that memory does not depend on the horizon."""
+    # A CPU sums every step while it is in the cache; a GPU is faster with fewer, larger reductions over several steps.
     term = jax.vmap(partial(_gpomdp_term, rollout.baseline))
 
     def digest(sums: Accumulator, steps: tuple[Arrays, Array, Arrays, Array]) -> Accumulator:
@@ -324,11 +325,11 @@ def stream(rollout: Rollout, theta: Array, context: Array, key: Array) -> Sums:
         seen = tuple(piece.reshape(-1, piece.shape[-1]) for piece in observation)
         return _add_sums(sums, terms, seen, alive.reshape(-1, alive.shape[-1]))
 
-    how: tuple[Any, ...] = (accumulate,) if on_cpu() else (_follow, digest)
-    follow = partial(how[0], rollout, theta.T)
-    return finish(rollout, simulate(rollout, theta, context, key, empty(rollout, theta.T), follow, *how[1:])[0])
+    functions: tuple[Any, ...] = (accumulate,) if on_cpu() else (_add_to_episodes, digest)
+    on_step = partial(functions[0], rollout, theta.T)
+    return finish(rollout, simulate(rollout, theta, context, key, empty(rollout, theta.T), on_step, *functions[1:])[0])
 
 
 def sums_of(rollout: Rollout, theta: Array, episodes: Trajectories) -> Sums:
-    """The statistics of whole trajectories: what `stream` gives for the same policy, tasks and key."""
+    """Return the statistics of trajectories, the same as `stream` for the same policy, tasks and key."""
     return finish(rollout, fold_over(episodes, empty(rollout, theta.T), partial(accumulate, rollout, theta.T)))

@@ -19,23 +19,23 @@ from metastep.simulation.gradients import conjugate_gradient
 
 
 def norms(policy: ActorCritic, gradient: Array) -> tuple[Array, Array]:
-    """Return the length of a gradient (parameters,), and that of the actor's part."""
-    actor = gradient[: -int(policy.is_critic.sum())]  # with which theta begins
+    """Return the norm of a gradient (parameters,), and that of the actor's part."""
+    actor = gradient[: -int(policy.is_critic.sum())]  # theta = (actor, critic)
     return jnp.sqrt(jnp.sum(gradient**2)), jnp.sqrt(jnp.sum(actor**2))
 
 
 def clipped(gradient: Array, most: float) -> Array:
-    """Return a gradient (parameters,) of at most this length, as PyTorch cuts it."""
+    """Clip a gradient (parameters,) to this norm, as PyTorch does."""
     return gradient * jnp.minimum(1.0, most / (jnp.sqrt(jnp.sum(gradient**2)) + 1e-6))
 
 
 _DECAYS = 0.9, 0.999  # of Adam's moments
-_EPSILON = 1e-5  # of Adam: larger than usual, as Stable-Baselines3 has it for small networks
+_EPSILON = 1e-5  # of Adam, as in Stable-Baselines3; larger than Adam's default
 
 
 def adam_step(theta: Array, gradient: Array, rate: Array, moments: Moments) -> tuple[Array, Moments]:
-    """Make one step of Adam downhill, for one learner; the rate may differ between parameters."""
-    # The order of operations is PyTorch's; optax's Adam multiplies in another one, and gives other last bits.
+    """Make one descent step of Adam for one learner; the rate may differ between parameters."""
+    # The order of operations is PyTorch's; that of optax gives other last bits.
     steps = moments.steps + 1.0
     first = _DECAYS[0] * moments.first + (1.0 - _DECAYS[0]) * gradient
     second = _DECAYS[1] * moments.second + (1.0 - _DECAYS[1]) * gradient**2
@@ -52,17 +52,17 @@ def rates(policy: ActorCritic, rate: Array, critic_rate: Array | float) -> Array
 
 
 def standardised(advantage: Array) -> Array:
-    """Return advantages with mean 0 and, but for rounding, standard deviation 1."""
+    """Return advantages with mean 0 and standard deviation 1, up to rounding."""
     return (advantage - jnp.mean(advantage)) / (jnp.std(advantage, ddof=1) + 1e-8)
 
 
 def approximate_divergence(log_ratio: Array) -> Array:
-    """Estimate KL(before, after) from ratios of densities at actions drawn before: mean of (ratio - 1) - log ratio."""
+    """Estimate KL(before, after) from density ratios at actions of the old policy: mean of (ratio - 1) - log ratio."""
     return jnp.mean(jnp.expm1(log_ratio) - log_ratio)
 
 
 class Minibatch(NamedTuple):
-    """What the loss looks at, (steps, ...) of one learner."""
+    """Inputs of the loss, (steps, ...) of one learner."""
 
     observation: Array
     action: Array
@@ -73,7 +73,7 @@ class Minibatch(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What the loss of one minibatch consists of, and what practitioners watch."""
+    """Terms of the loss of one minibatch, and common diagnostics."""
 
     policy: Array
     value: Array
@@ -113,7 +113,7 @@ class PPO(ActorCriticRule):
     critic_rate: Positive = field(default=1.0, metadata={"newer": "0.3"})
 
     name: ClassVar[str] = "ppo"
-    # What a space may choose for each update: `train` reads it from `values`, one traced number for each learner.
+    # Hyperparameters that a space may choose for each update; `train` reads them from `values`, traced numbers of one learner.
     choices: ClassVar[dict[str, Range]] = {
         "gradient_steps": Range(4.0, 64.0, "log"),
         "clip_range": Range(0.05, 1.0, "log"),
@@ -144,13 +144,13 @@ class PPO(ActorCriticRule):
 
     @property
     def numbers(self) -> tuple[float, ...]:  # type: ignore[override]
-        """The clip ranges where there are several."""
+        """The clip ranges, if there are several."""
         return self.clip_range if len(self.clip_range) > 1 else ()
 
     def loss(
         self, policy: ActorCritic, parts: Parts, batch: Minibatch, clip_range: Array, entropy_weight: Array | float
     ) -> tuple[Array, Losses]:
-        """Return what is minimised, for one learner, and its parts."""
+        """Return the loss of one learner, and its terms."""
         distribution, value = policy.act(parts, batch.observation), policy.value(parts, batch.observation)
         advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
         log_ratio = distribution.log_density(batch.action) - batch.log_density
@@ -187,7 +187,7 @@ class PPO(ActorCriticRule):
         data = Minibatch(*(getattr(batch, name) for name in Minibatch._fields))
         passes = data, key, self.epochs, self.minibatch_size
         all_steps = self.epochs * len(batch.target) / self.minibatch_size
-        # As Stable-Baselines3 reports them: the divergence of the last epoch, clip fractions of all.
+        # As in Stable-Baselines3, the divergence is that of the last epoch, the clip fraction the mean over all.
         if most is None:
             (theta, state), (losses, lengths) = train_in_minibatches(step, (theta, state), *passes)
             shares, (total, actor) = losses.clip_fraction, map(jnp.mean, lengths)
@@ -226,12 +226,12 @@ class A2C(ActorCriticRule):
     }
 
     def loss(self, policy: ActorCritic, parts: Parts, batch: Experience, entropy_weight: Array | float) -> Array:
-        """Return what is minimised, for one learner."""
+        """Return the loss of one learner."""
         distribution, value = policy.act(parts, batch.observation), policy.value(parts, batch.observation)
         advantage = standardised(batch.advantage) if self.normalise_advantages else batch.advantage
-        towards = -jnp.mean(advantage * distribution.log_density(batch.action))
+        surrogate = -jnp.mean(advantage * distribution.log_density(batch.action))
         error = jnp.mean((batch.target - value) ** 2)
-        return towards - entropy_weight * jnp.mean(distribution.entropy()) + self.value_weight * error
+        return surrogate - entropy_weight * jnp.mean(distribution.entropy()) + self.value_weight * error
 
     def train(
         self, policy: ActorCritic, key: Array, theta: Array, batch: Experience, values: Values, state: Moments
@@ -278,7 +278,7 @@ class TRPO(ActorCriticRule):
     name: ClassVar[str] = "trpo"
     choices: ClassVar[dict[str, Range]] = {
         "gae_lambda": PPO.choices["gae_lambda"],
-        "critic_rate": Range(1e-4, 0.1, "log"),  # a rate of its own: the actor has none
+        "critic_rate": Range(1e-4, 0.1, "log"),  # not relative to the actor's, which has no rate
     }
 
     def train(

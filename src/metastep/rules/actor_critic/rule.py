@@ -1,4 +1,4 @@
-"""What an actor-critic rule is: an update from one batch, with hyperparameters that are chosen for it."""
+"""The interface of actor-critic rules: an update from one batch of steps, with chosen hyperparameters."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -20,14 +20,14 @@ LEARNERS = "learners"  # name of the axis that `train` is batched over
 
 
 class Report(NamedTuple):
-    """What an update says about itself: numbers of one learner, or (learners,) each; 0 where a rule has no such thing."""
+    """Diagnostics of an update: numbers of one learner, or arrays (learners,); 0 if a rule does not compute them."""
 
     divergence: Array  # KL between the policies before and after, over the batch
     clip_fraction: Array | float = 0.0  # share of the batch whose ratio of densities was clipped
     last_clip_fraction: Array | float = 0.0  # of the last epoch
-    gradient_norm: Array | float = 0.0  # of the loss, before it is cut, mean over all gradient steps
-    actor_gradient_norm: Array | float = 0.0  # of the actor's part of it
-    gradient_steps: Array | float = 0.0  # how many there were
+    gradient_norm: Array | float = 0.0  # of the loss, before clipping, mean over all gradient steps
+    actor_gradient_norm: Array | float = 0.0  # of the actor's part of the gradient
+    gradient_steps: Array | float = 0.0  # number of gradient steps
 
 
 class Trained(NamedTuple):
@@ -35,8 +35,8 @@ class Trained(NamedTuple):
 
     theta: Array  # (learners, parameters)
     state: Moments
-    flagged: Array  # (learners,): it would have left the range of float32, so theta and state stayed
-    divergence: Array  # (learners,), like all that follows: the `Report`
+    flagged: Array  # (learners,): the result exceeded float32, so theta and state are unchanged
+    divergence: Array  # (learners,); this and the fields below are those of `Report`
     clip_fraction: Array
     last_clip_fraction: Array
     gradient_norm: Array
@@ -45,16 +45,16 @@ class Trained(NamedTuple):
 
 
 class ActorCriticRule(BaseRule):
-    """theta' = f(theta, h, batch of steps). A rule of your own is a frozen dataclass that inherits from this."""
+    """theta' = f(theta, h, batch of steps). Rules of your own are frozen dataclasses that inherit from this."""
 
     gae_lambda: float = 0.95  # of the advantages
-    minibatch_size: int | None = None  # steps of each gradient; None where it takes the whole batch
+    minibatch_size: int | None = None  # steps per gradient; None is the whole batch
 
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
 
     def require_batch(self, batch_size: int) -> None:
-        """Refuse a number of steps that the rule cannot learn from."""
+        """Raise an error if the rule cannot learn from a batch of this size."""
         if self.minibatch_size and batch_size % self.minibatch_size:
             steps = f"the {batch_size} steps of a batch, which are rollout.num_envs times rollout.num_steps"
             raise InputError(f"meta.rule.minibatch_size: {self.minibatch_size} must divide {steps}.")
@@ -69,17 +69,17 @@ class ActorCriticRule(BaseRule):
     ) -> tuple[Array, Moments, Report]:
         """Update one learner; return theta, the state and a report.
 
-        `values` has a number for each coordinate of the space; fields hold where the space does not choose. The key is that of
-        all learners.
+        `values` has a number for each coordinate of the space; other settings are the rule's fields. All learners have the same
+        key.
         """
 
     def apply(
         self, policy: ActorCritic, theta: Array, experience: Experience, values: Values, state: Moments, key: Array
     ) -> Trained:
-        """Update every learner, `values` (learners,) each; learners that would leave float32's range stay, flagged."""
+        """Update every learner, with `values` (learners,) each; learners that would exceed float32 are unchanged and flagged."""
         if "gae_lambda" in values:
             experience = with_lambda(experience, values["gae_lambda"])
-        # What is left was needed by the batch as a whole only; an axis of learners comes first in all else.
+        # `differences` do not have learners as their first axis, and are not needed any more.
         experience = experience._replace(differences=None)
         train = jax.vmap(partial(self.train, policy, key), axis_name=LEARNERS)
         moved, after, report = train(theta, experience, values, state)
@@ -89,16 +89,16 @@ class ActorCriticRule(BaseRule):
         return Trained(moved, after, ~usable, *reported)
 
 
-Step = Callable[[Any, Any], tuple[Any, Any]]  # from what is carried and a minibatch to what is carried and outputs
+Step = Callable[[Any, Any], tuple[Any, Any]]  # (carry, minibatch) -> (carry, outputs), as in `lax.scan`
 
 
 def train_in_minibatches(
     step: Step, start: Any, batch: Any, key: Array, epochs: int, size: int, most: Array | int | None = None
 ) -> tuple[Any, Any]:
-    """Scan over minibatches of one learner's batch, in a new order for every epoch, which all learners share.
+    """Scan over minibatches of one learner's batch, in a new order for every epoch; all learners share the orders.
 
-    Return the end and the mean outputs of every epoch. No epoch is begun in which every learner has made its `most` steps; the
-    outputs are zero there.
+    Return the final carry and the mean outputs of every epoch. Epochs after all learners have made their `most` steps are
+    skipped; their outputs are zero.
     """
     batch_size = len(jax.tree.leaves(batch)[0])
     orders = jax.vmap(lambda one: jax.random.permutation(one, batch_size))(jax.random.split(key, epochs))
@@ -116,8 +116,8 @@ def train_in_minibatches(
 
     def go_on(loop: tuple[Array, Any, Any]) -> tuple[Array, Any, Any]:
         index, carry, outputs = loop
-        carry, found = epoch(carry, orders[index])
-        return index + 1, carry, jax.tree.map(lambda every, one: every.at[index].set(one), outputs, found)
+        carry, new = epoch(carry, orders[index])
+        return index + 1, carry, jax.tree.map(lambda every, one: every.at[index].set(one), outputs, new)
 
     last = jnp.minimum(needed, float(epochs)).astype(jnp.int32)
     _, carry, outputs = lax.while_loop(lambda loop: loop[0] < last, go_on, (jnp.int32(0), start, empty))
@@ -125,12 +125,12 @@ def train_in_minibatches(
 
 
 def _whole(most: Array | int) -> Array:
-    """Return a number of steps: a whole one, and at least 1."""
+    """Round a number of steps to an integer, at least 1."""
     return jnp.maximum(jnp.round(most), 1.0)
 
 
 def limited(step: Step, most: Array | int) -> Step:
-    """Return a step that changes nothing after the first `most` calls; it carries their number, and outputs if it counts."""
+    """Return a step that changes nothing after the first `most` calls; it carries their number, and outputs whether it counts."""
 
     # Learners of a block make different numbers of steps in one compiled program.
     def masked(carry: Any, minibatch: Any) -> tuple[Any, Any]:

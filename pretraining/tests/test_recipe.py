@@ -1,0 +1,300 @@
+"""The whole recipe at a tiny scale: rates, search, selection, model, final test, card; stopped and resumed to the same bytes."""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from metastep import InputError, load_model
+from metastep._core.progress import Silent
+from metastep.cli import app as metastep
+from metastep.mdp import actor_critic
+from metastep.mdp.blocks import Stream
+from metastep.search import LEVELS, Network
+from metastep.simulation.engine import compiled
+from pretraining import __main__ as command
+from pretraining import recipe, work
+from pretraining.families import SETTINGS, TEST
+from pretraining.loops import LOOPS, Loop, build_mdp
+from pretraining.rates import GRID, Rate, Rates, reference, task_units, universal_rate
+from pretraining.recipe import PLANS, Plan, open_plan, select, train
+from pretraining.score import read_scores, score_all
+from pretraining.work import Clock, Folder, OutOfTime, compile_programs
+
+SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 1, 3, (4,), "relu", ("observations", "rewards"))}
+PLAN = Plan(
+    ("integrator", "bandit-continuous"),
+    ("tanks",),
+    ("queues",),
+    SMALL,
+    learners=32,
+    families_at_once=1,
+    generations=2,
+    validate_every=2,
+    units=2,
+    knots=2,
+    tuning_tasks=2,
+    tuned_every=1,
+    test_tasks=16,
+    sizes=(1,),
+)
+
+
+num_programs: dict[str, list[int]] = {}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "whole"
+    programs = [compiled(function) for function in (actor_critic._begin, actor_critic._advance)]
+    for program in programs:
+        program.clear_cache()
+    for mdp in (PLAN.mdp("integrator", twins=2), PLAN.mdp("tanks")):  # as a GPU does ahead
+        compile_programs(mdp)
+        compile_programs(mdp, Network((), (), (), (0.5,) * 6))
+    train(open_plan(path, PLAN, 1), PLAN, 1, Clock(), Silent())
+    num_programs["after training"] = [program._cache_size() for program in programs]
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def test_the_record_names_families_and_loops(trained: Path) -> None:
+    model: Any = load_model(trained)
+    record = model.record
+    assert {name: own["use"] for name, own in record.setting["families"].items()} == {
+        "integrator": "search",
+        "bandit-continuous": "search",
+        "tanks": "selection",
+    }
+    used = {own["loop"] for own in record.setting["families"].values()}
+    assert {loop["name"] for loop in record.setting["loops"]} == used == {"one", "two"}
+    assert {"num_envs", "num_steps", "minibatch_size", "gradient_steps", "num_updates"} <= set(
+        record.setting["loops"][0]
+    )
+    assert "epochs" not in record.setting["rule"]
+    assert record.setting["rule"]["gae_lambda"] == 0.95
+    assert {each.level for each in record.validation} == {"constant", "schedule", "feedback"}
+    assert set(record.configuration["selection_scores"]["schedule"]) == {"tanks"}
+    assert (trained / "model.safetensors").stat().st_size < 30_000
+
+
+def test_a_recipe_that_runs_out_of_time_resumes_to_the_same_bytes(trained: Path, tmp_path: Path) -> None:
+    out, slices = tmp_path / "sliced", 0
+
+    class Ticking(Clock):
+        """Time is up with the seventh block or generation."""
+
+        left = 7
+
+        def check(self, ahead: float = 0.0) -> None:
+            self.left -= 1
+            if not self.left:
+                raise OutOfTime
+
+    while not (out / "model.safetensors").exists():
+        slices += 1
+        try:
+            train(open_plan(out, PLAN, 1), PLAN, 1, Ticking(), Silent())
+        except OutOfTime:
+            assert slices < 40
+    assert slices > 3
+    assert contents(out) == contents(trained)
+
+
+@pytest.mark.soak
+def test_a_killed_recipe_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from pretraining.tests.test_recipe import *; out = Path(sys.argv[1])\n"
+    )
+    script += "train(open_plan(out, PLAN, 1), PLAN, 1, Clock(), Silent())"
+    command, killed = [sys.executable, "-c", script], 0
+    subprocess.run([*command, str(tmp_path / "whole")], check=True)
+    for moment in range(1, 6):
+        out = tmp_path / f"killed-{moment}"
+        process = subprocess.Popen([*command, str(out)])
+        while process.poll() is None and not out.exists():
+            time.sleep(0.01)
+        time.sleep(0.8 * moment)
+        process.kill()
+        killed += process.wait() != 0
+        subprocess.run([*command, str(out)], check=True)
+        assert contents(out) == contents(tmp_path / "whole")
+    assert killed >= 3
+
+
+def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(recipe, "PLANS", {"tiny": PLAN})
+    arguments = ["--plan", "tiny", "--seed", "1", "--out", str(trained), "--device", "cpu"]
+    ran = CliRunner().invoke(command.app, ["score", *arguments])
+    assert ran.exit_code == 0, ran.output
+    assert "queues" in ran.output
+    scores = read_scores(open_plan(trained, PLAN, 1), load_model(trained))  # type: ignore[arg-type]
+    assert [row.family for row in scores.rows] == ["queues"]
+    assert [*scores.by_number] == [1, 2]
+    mean, low, high = scores.rows[0].over_universal
+    assert low <= mean <= high
+    assert (trained / "families.svg").exists()
+    card = (trained / "card.md").read_text()
+    for word in ("integrator", "tanks", "queues", "Loops", "Limits", "2 x 8", "over its own tuned rate"):
+        assert word in card
+    again = score_all(open_plan(trained, PLAN, 1), PLAN, 1, Clock(0.0), Silent())[1]  # all of it is there
+    assert again == scores
+    # It is published as models of runs are.
+    published = CliRunner().invoke(metastep, ["publish", str(trained), "--name", "tiny", "--out", str(tmp_path)])
+    assert published.exit_code == 0, published.output
+    assert load_model(tmp_path / "tiny.safetensors").fingerprint == load_model(trained).fingerprint
+    (tmp_path / "tiny.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="does not belong to the card"):
+        load_model(tmp_path / "tiny.safetensors")
+
+
+def test_a_clock_stops_before_work_that_would_not_fit() -> None:
+    now = 0.0
+    clock = Clock(1.0, lambda: now)
+    now = 30.0
+    clock.check()
+    clock.start()
+    now = 45.0
+    clock.lap()  # another quarter of a minute fits
+    now = 50.0
+    clock.lap()
+    now = 58.0
+    with pytest.raises(OutOfTime):
+        clock.lap()
+    now = 61.0
+    with pytest.raises(OutOfTime):
+        clock.check()
+    Clock(None, lambda: 1e9).check()
+
+
+def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
+    ran = CliRunner().invoke(command.app, ["train", "--plan", "huge", "--out", str(tmp_path)])
+    assert ran.exit_code == 2
+    assert "--plan: 'huge' must be one of full, quick" in ran.output
+    with pytest.raises(InputError, match="belongs to other settings"):
+        open_plan(trained, PLAN, 2)
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds other files"):
+        open_plan(tmp_path, PLAN, 1)
+    for changes, sentence in (
+        ({"selection": ("integrator-jerk",)}, "Integrator is in search and selection"),
+        ({"search": ("river",), "test": ("river",)}, "River is in search and test"),
+        ({"search": ("nowhere",)}, "families: 'nowhere' is not in the table"),
+        ({"learners": 30}, "learners: 30 must be even and at least 32"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            replace(PLAN, **changes)
+    folder = Folder(tmp_path, "mine")
+    folder.write("numbers", [1.0])
+    assert folder.read("numbers") == [1.0]
+    with pytest.raises(InputError, match="belongs to other settings"):
+        folder._replace(identity="other").read("numbers")
+    (tmp_path / "numbers.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        folder.read("numbers")
+
+
+def test_the_plan_keeps_the_test_apart_and_covers_all_loops() -> None:
+    plan = PLANS["full"]
+    assert len(plan.search) >= 40
+    assert set(plan.test) == set(TEST)
+    assert not {SETTINGS[name].family for name in plan.test} & {
+        SETTINGS[name].family for name in (*plan.search, *plan.selection)
+    }
+    for own in (plan.search, (*plan.selection, *plan.test)):
+        assert {plan.loop(name) for name in own} == set(LOOPS)
+    assert min(loop.gradient_steps for loop in LOOPS.values()) == 4
+    assert max(loop.most_gradient_steps for loop in LOOPS.values()) == 640
+    assert (min(loop.num_updates for loop in LOOPS.values()), max(loop.num_updates for loop in LOOPS.values())) == (
+        20,
+        500,
+    )
+    default = LOOPS["sb3"]
+    assert (default.num_envs, default.num_steps, default.minibatch_size, default.epochs) == (1, 2048, 64, 10)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_every_loop_builds(name: str) -> None:
+    mdp = build_mdp("tanks", LOOPS[name], learners=4)
+    assert mdp.sampler.normalises == LOOPS[name].normalises
+    assert mdp.rule.gradient_steps == LOOPS[name].gradient_steps
+    assert mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size >= 128
+
+
+def test_schedules_of_the_rate() -> None:
+    mdp = PLAN.mdp("tanks")
+    compile_programs(mdp)
+    learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0))
+    rates = Rates([Rate(1e-2), Rate(1e-2, True)] * 8)
+    state = rates.init(mdp, learners)
+    late = learners._replace(update=jax.numpy.uint32(mdp.budget // 2))
+    at = mdp.space.names.index("stepsize")
+    first, later = (np.asarray(rates.propose(state, now)) for now in (learners, late))
+    np.testing.assert_allclose(first[:, at], 1e-2, rtol=1e-6)
+    share = 1.0 - (mdp.budget // 2) / mdp.budget
+    np.testing.assert_allclose(later[:2, at], [1e-2, 1e-2 * share], rtol=1e-6)
+    others = {name: value for name, value in zip(mdp.space.names, later[0], strict=True) if name != "stepsize"}
+    own = {"gradient_steps": mdp.rule.gradient_steps, "clip_range": 0.2, "gae_lambda": 0.95}
+    assert others == pytest.approx(own | {"entropy_weight": 0.0, "critic_rate": 1.0})
+    powers = np.asarray(learners.context)[:, mdp.env.context_space.names.index("reward_power")]
+    np.testing.assert_allclose(task_units(mdp, np.asarray(learners.context)), 10.0**powers, rtol=1e-5)
+
+
+def test_the_universal_rate_has_the_best_mean_share() -> None:
+    scores = np.zeros((len(GRID), 4))
+    scores[3], scores[5] = 1.0, 0.9
+    large = np.zeros((len(GRID), 4))
+    large[3], large[5], large[6] = 500.0, 900.0, 1000.0
+    assert universal_rate({"small": scores, "large": large}) == 5
+    assert reference(scores, 3) == (0.0, 1.0)
+    noisy = np.zeros((len(GRID), 4))
+    noisy[1] = [-1.0, 1.0, -1.0, 1.0]
+    low, unit = reference(noisy, 1)
+    assert (low, unit) == (0.0, pytest.approx(3.0 * np.std(noisy[1], ddof=1) / 2.0))
+
+
+def test_the_simplest_level_that_is_as_good_is_selected() -> None:
+    def shares(*leads: float) -> Any:
+        noise = dict(zip("abcd", (-0.1, 0.1, -0.1, 0.1), strict=True))
+        levels = zip(LEVELS, (0.0, 1.0, -1.0), leads, strict=True)
+        return {
+            level: {name: np.full(2, sign * own + lead) for name, own in noise.items()} for level, sign, lead in levels
+        }
+
+    assert select(shares(1.0, 1.0, 1.0))[0] == "constant"
+    assert select(shares(1.0, 2.0, 2.0))[0] == "schedule"
+    assert select(shares(1.0, 2.0, 3.0))[0] == "feedback"
+
+
+def test_programs_are_compiled_ahead_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(work, "compile_programs", lambda *given: done.append(given))
+    with work.Ahead(["a"]) as idle:  # type: ignore[list-item]
+        idle.prepare("form")  # type: ignore[arg-type]
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    ahead = work.Ahead(["b", "c"], threads=1)  # type: ignore[list-item]
+    ahead.prepare("form")  # type: ignore[arg-type]
+    ahead._pool.shutdown(wait=True)
+    assert done == [("b",), ("c",), ("b", "form"), ("c", "form")]
+
+
+def test_all_stages_of_a_family_share_two_programs(trained: Path) -> None:
+    """Compiling takes long on a GPU: rates, search, features and selection must be of the same shapes."""
+    assert trained.exists()
+    assert num_programs["after training"] == [3, 3]
+
+
+@pytest.mark.parametrize("path", sorted(Path(recipe.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_only_public_names_of_the_library_are_used(path: Path) -> None:
+    assert not re.findall(r"(?:from|import) metastep[\w.]*\._\w+|from metastep[\w.]* import .*\b_\w+", path.read_text())
