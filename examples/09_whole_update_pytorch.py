@@ -15,7 +15,7 @@ from torch.distributions import Categorical
 import metastep
 
 QUICK = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
-ENVS, STEPS, UPDATES, MINIBATCH, DISCOUNT = 8, 16 if QUICK else 128, 2 if QUICK else 60, 128, 0.99
+ENVS, STEPS, UPDATES, MINIBATCH, DISCOUNT = 8, 16 if QUICK else 128, 3 if QUICK else 60, 128, 0.99
 USUAL = {"stepsize": 3e-4, "gradient_steps": 32, "clip_range": 0.2, "gae_lambda": 0.95}
 USUAL |= {"entropy_weight": 0.01, "critic_rate": 1.0}
 

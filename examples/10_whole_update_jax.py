@@ -15,7 +15,7 @@ import metastep
 from metastep.integrations.optax import learned_update
 
 QUICK = bool(os.environ.get("METASTEP_EXAMPLE_QUICK"))
-SEEDS, ENVS, STEPS, UPDATES, MINIBATCH, DISCOUNT = 2, 8, 16 if QUICK else 128, 2 if QUICK else 60, 128, 0.99
+SEEDS, ENVS, STEPS, UPDATES, MINIBATCH, DISCOUNT = 2, 8, 16 if QUICK else 128, 3 if QUICK else 60, 128, 0.99
 USUAL = {"stepsize": 3e-4, "gradient_steps": 32, "clip_range": 0.2, "gae_lambda": 0.95}
 USUAL |= {"entropy_weight": 0.01, "critic_rate": 1.0}
 MEASURED = ("approx_kl", "last_clip_fraction", "clip_fraction", "gradient_norm", "actor_gradient_norm")
