@@ -17,20 +17,21 @@ _MOST_TASKS = 10_000  # where a difference needs more to be seen, it is too smal
 def next_steps(findings: Findings, paired: Sequence[Difference]) -> list[Part]:
     """Name the baseline that the target is furthest behind, and suggest changes; nothing where it beats all of them."""
     comparison, mine = findings.comparison, findings.comparison.record(findings.target)
-    rivals = [row for row in paired if comparison.record(row.baseline).controller not in LEARNED]
-    worst = min((row for row in rivals if row.verdict != "better"), key=lambda row: row.mean, default=None)
-    if worst is None or mine.controller not in LEARNED:
+    open_rows = [
+        row for row in paired if row.verdict != "better" and comparison.record(row.baseline).controller not in LEARNED
+    ]
+    if not open_rows or mine.controller not in LEARNED:
         return []
+    worst = min(open_rows, key=lambda row: row.mean)
     pair = [mine, theirs := comparison.record(worst.baseline)]
     own, other = filled_returns(comparison, [each.name for each in pair])
-    gaps = np.array_split((own - other)[:, 1:].mean(axis=0), min(3, own.shape[1] - 1))
-    third = int(np.argmin([gap.mean() for gap in gaps]))
+    gaps = [gap.mean() for gap in np.array_split((own - other)[:, 1:].mean(axis=0), min(3, own.shape[1] - 1))]
     text = f"{mine.label} minus {theirs.label} is {interval(worst.mean, worst.low, worst.high)} in AUC. "
-    text += f"It does worst in the {('first', 'second', 'last')[third]} third of the updates"
+    text += f"It does worst in the {('first', 'second', 'last')[third := int(np.argmin(gaps))]} third of the updates"
     if (mine.rule, mine.scale) == (theirs.rule, theirs.scale):
         steps = (comparison.hyperparameters[comparison.index(each.name), :, :, 0] for each in pair)
         medians = [number(float(np.median(np.array_split(each, len(gaps), axis=1)[third]))) for each in steps]
-        text += f", where its median step is {medians[0]} and the other's {medians[1]}"
+        text += ", where its median step is {} and the other's {}".format(*medians)
     text += ". Settings below are options of metastep run, for a run in another folder."
     table = Table(("what the results show", "what to try"), [*_suggestions(findings, worst)], name="advice")
     return [Heading("What to try next"), Paragraph(text), table]
@@ -55,8 +56,7 @@ def _suggestions(findings: Findings, worst: Difference) -> Iterator[tuple[str, s
         num, steps = int(learned.config[section][key]), fitted.counts.num_steps if fitted else 0.0
         steps += sum(searched.num_steps.values()) if searched else 0.0
         yield f"it was trained on {format_si(steps).strip()} steps, {key} = {num}", f"{place}{section}.{key}={4 * num}"
-        scores = metric_values(learned.validation, "auc")
-        first, *others = scores[np.argsort(-scores.mean(axis=1))]
+        first, *others = sorted(metric_values(learned.validation, "auc"), key=lambda row: -row.mean())
         if others and (lead := first - others[0]).mean() <= 2.0 * lead.std() / np.sqrt(num := lead.size):
             yield f"the best two candidates tie on {num} validation tasks", f"{place}selection.num_tasks={4 * num}"
     for table in comparison.tuning:
