@@ -191,7 +191,7 @@ def run(job: Job) -> dict[str, Any]:
     agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **loop.settings)
     watch, learned = (
         Watch(num_envs, 1 if num_envs > 1 else 16),
-        LearnedRate(job.model) if job.method == "learned" else None,
+        LearnedRate(job.model, outside="trust") if job.method == "learned" else None,
     )
     proposing: list[float] = []
     measuring: list[float] = []

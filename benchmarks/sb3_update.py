@@ -89,7 +89,7 @@ def run(job: Job) -> dict[str, Any]:
     agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
     watch, callbacks = Curve(loop.num_envs), []
     if job.model:
-        callbacks.append(LearnedUpdate(job.model))
+        callbacks.append(LearnedUpdate(job.model, outside="trust"))
     steps = job.updates * loop.num_envs * agent.n_steps
     _, took = timed(lambda: agent.learn(steps, callback=[watch, *callbacks]))
     score = float(np.mean(watch.curve[1:]))

@@ -195,7 +195,10 @@ def test_the_snippet_of_the_readme_runs(tmp_path):
     (snippet,) = snippets(README)
     assert len([line for line in snippet.splitlines() if line]) <= 10
     assert "learn(61_440," in snippet
-    (line,) = run(snippet.replace("learn(61_440,", "learn(4_096,"), tmp_path)
+    short = snippet.replace("learn(61_440,", "learn(4_096,").replace(
+        '("ppo-classic")', '("ppo-classic", outside="trust")'
+    )
+    (line,) = run(short, tmp_path)
     assert line.startswith("mean return ")
 
 

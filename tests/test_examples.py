@@ -40,7 +40,8 @@ def test_every_example_is_in_a_group():
 def test_examples_run(group, tmp_path):
     model, scripts = tmp_path / "tiny.safetensors", []
     # A model of several families, so that no loop's settings differ from the model's.
-    anywhere = replace(tiny_model().record, setting={"env": "several", "rule": {"name": "ppo"}})
+    known = {"configuration": {"experiment": {"meta": {"num_updates": 9}}}}
+    anywhere = replace(tiny_model().record, setting={"env": "several", "rule": {"name": "ppo"}}, **known)
     save_model(replace(tiny_model(), record=anywhere), model)
     for path in (path for path in EXAMPLES if path.name[:2] in group.split()):
         copy = tmp_path / path.name

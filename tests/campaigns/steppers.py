@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from stable_baselines3 import PPO
 
 from metastep import pretrained
 from metastep._core.errors import InputError
@@ -133,16 +135,18 @@ def optax(draw: random.Random, model: Model) -> None:
     assert np.isfinite(updates["w"]).all()
 
 
-class Loop:
+class Loop(PPO):
     """What a callback of Stable-Baselines3 asks an algorithm and its environments."""
 
-    n_steps, n_envs, num_envs, num_timesteps = 4, 2, 2, 8
-    _last_episode_starts = np.ones(2, bool)
+    n_steps, n_envs, num_envs, num_timesteps, _total_timesteps, batch_size, n_epochs = 12, 2, 2, 8, 80, 8, 1
+    gamma, gae_lambda, ent_coef, _last_episode_starts = 0.99, 0.95, 0.0, np.ones(2, bool)
+    lr_schedule = clip_range = get = staticmethod(lambda progress: 1e-3)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0)
 
     def __init__(self, learned_rate: Any) -> None:
         self.learned_rate, self.env, self.rollout_buffer = learned_rate, self, self
         self.values, self.returns, self.policy = np.ones(8), np.ones(8), torch.nn.Linear(2, 2)
-        self.policy.optimizer = torch.optim.SGD(self.policy.parameters(), 0.1)
+        self.policy.optimizer, self.policy.evaluate_actions = torch.optim.SGD(self.policy.parameters(), 0.1), None
         self.observations = self.actions = self.log_probs = np.zeros((4, 2))
 
     def env_is_wrapped(self, _: Any) -> list[bool]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import PPO
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
-from tests.steppers import ADDED, LOW, TRAINING, clip_model, diagnostics, tiny_model
+from tests.steppers import ADDED, HIGH, LOW, TRAINING, clip_model, diagnostics, tiny_model
 
 ALL = (*TRAINING, *ADDED)
 REPORTED = ("last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps")  # of the last update
@@ -27,7 +29,7 @@ def everything(update: int) -> dict[str, Any]:
     """What a loop tells to a model that observes all unit-free features."""
     draw = np.random.default_rng([9, update])
     numbers = dict(zip(REPORTED, draw.uniform(0.1, 1.0, len(REPORTED)), strict=True))
-    return diagnostics(update) | numbers | {"targets": draw.normal(size=5)}
+    return diagnostics(update) | numbers | {"targets": draw.normal(size=12)}
 
 
 @pytest.mark.parametrize("names", [TRAINING, ALL], ids=["training", "all"])
@@ -39,7 +41,7 @@ def test_a_loop_sees_and_proposes_what_simulated_learners_do(names):
     controller = MetaFQIController(model)
     learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0))
     state = controller.init(mdp, learners)
-    stepper, lane, varied = model.stepper(num_updates=4), 3, set()
+    stepper, lane, varied = model.stepper(num_updates=4, outside="trust"), 3, set()
     for _ in range(6):
         batch, last, lanes = learners.estimate, learners.previous, learners.estimate.lanes
         proposal = stepper(
@@ -113,7 +115,7 @@ def test_rewards_in_another_unit_change_no_added_feature():
 
 INSTEAD: list[dict[str, Any]] = [
     {"mean_return": 1.0, "return_error": 0.5, "returns": None},
-    {"values": [1.0, 2.0, 3.0], "targets": [1.0, 2.5, 2.0], "explained_variance": None},
+    {"values": np.arange(12.0), "targets": np.arange(12.0) ** 2, "explained_variance": None},
     {"step_norm": 0.1, "step_cosine": 0.5, "parameters": None},
     *({name: 0.5} for name in (*REPORTED, "rate", "target_std", "parameter_norm")),
 ]
@@ -197,9 +199,13 @@ def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
 def test_numbers_outside_the_training_data_are_warned_of_or_refused():
     sentence = r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"
     stepper = tiny_model(reach=1e-3).stepper()
-    with pytest.warns(UserWarning, match=sentence) as reported:  # once for each learner
-        _ = [stepper(diagnostics(update)) for update in range(2)]
-    assert [each.filename for each in reported] == [__file__]
+    with warnings.catch_warnings(record=True, action="always") as reported:  # each feature once
+        _ = [stepper(diagnostics(update)) for update in range(4)]
+    assert re.match(sentence, str(reported[0].message))
+    assert {each.filename for each in reported} == {__file__}
+    named = " ".join(str(each.message) for each in reported)
+    assert all(named.count(f"{name} is ") <= 1 for name in TRAINING)
+    assert stepper.memory.rate == pytest.approx((LOW * HIGH) ** 0.5)  # the middle, while there is nothing else
     stepper = tiny_model(reach=1e-3).stepper(outside="refuse")
     with pytest.raises(InputError, match=sentence):
         stepper(diagnostics(0))
@@ -228,7 +234,7 @@ def test_missing_or_wrong_diagnostics_are_named():
         stepper()
     added = tiny_model(names=ALL).stepper()
     assert set(added.needs) == set(everything(0))
-    added(diagnostics(0), targets=[1.0, 2.0])  # those of the last update are not known yet
+    added(diagnostics(0), targets=np.arange(12.0))  # those of the last update are not known yet
     with pytest.raises(InputError, match="missing last_clip_fraction, gradient_norm, actor_gradient_norm, targets, g"):
         added(diagnostics(1))
     stepper(diagnostics(0))
@@ -295,7 +301,7 @@ def test_damaged_records_and_wrong_settings_are_refused():
     for options, sentence in (
         ({"log": 5}, "log is 5, allowed are a function, the path of a CSV file and None"),
         ({"record": {}}, "not a metastep stepper"),
-        ({"outside": "ignore"}, "stepper: outside is 'ignore', it must be 'warn' or 'refuse'"),
+        ({"outside": "ignore"}, "stepper: outside is 'ignore', it must be 'fallback', 'refuse' or 'trust'"),
         ({"num_updates": 99, "record": record}, "num_updates is 99, allowed is the 20 of the record, or none"),
     ):
         with pytest.raises(InputError, match=sentence):

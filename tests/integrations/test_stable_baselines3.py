@@ -7,6 +7,7 @@ import json
 import pickle
 import warnings
 import zipfile
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -20,11 +21,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from metastep._core.errors import InputError
 from metastep.features import SETS
-from metastep.integrations.stable_baselines3 import LearnedRate, LearnedUpdate
+from metastep.integrations.stable_baselines3 import LearnedRate as Guarded
+from metastep.integrations.stable_baselines3 import LearnedUpdate as GuardedUpdate
 from tests.steppers import TRAINING, WHOLE, clip_model, tiny_model, whole_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:LearnedRate. the model was fitted on other loops")
-
+LearnedRate, LearnedUpdate = (partial(each, outside="trust") for each in (Guarded, GuardedUpdate))
 ENVS, STEPS = 2, 12
 FIELDS = ("learning_rate", "clip_range", "ent_coef", "n_epochs", "gae_lambda", "lr_schedule")
 SETTINGS = {"PPO": {"n_epochs": 2, "batch_size": 8}, "A2C": {}}
@@ -176,8 +177,8 @@ def test_the_saved_state_is_plain_and_up_to_date_at_any_time():
 def test_a_fresh_start_forgets_and_other_loops_and_algorithms_are_named():
     algorithm, callback, record = make("PPO"), LearnedRate(tiny_model()), tiny_model().record
     unlike = dataclasses.replace(record, setting=record.setting | {"discount": 0.5})
-    with pytest.warns(UserWarning, match=r"fitted on other loops, this one has discount 0.99 \(there 0.5\)"):
-        algorithm.learn(ENVS * STEPS, callback=LearnedRate(dataclasses.replace(tiny_model(), record=unlike)))
+    with pytest.warns(UserWarning, match=r"discount is 0.99, trained on 0.5.*: your own values are used"):
+        algorithm.learn(ENVS * STEPS, callback=Guarded(dataclasses.replace(tiny_model(), record=unlike)))
     algorithm.learn(ENVS * STEPS, callback=callback)
     assert callback.stepper.memory.updates == 1
     with pytest.raises(InputError, match="DQN is not supported, allowed are PPO, A2C"):

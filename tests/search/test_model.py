@@ -86,7 +86,7 @@ def test_gradient_steps_are_whole_numbers_in_loops() -> None:
 
 def test_a_constant_and_a_schedule_need_no_diagnostics_and_a_schedule_is_a_table_of_its_knots() -> None:
     for one in (model(1, 0), model(3, 0)):
-        stepper = one.stepper(3)
+        stepper = one.stepper(3, outside="trust")
         assert stepper.needs == ()
         found = [stepper().values for _ in range(4)]
         assert [one.propose(budget=share).values for share in (0.0, 1 / 3, 2 / 3, 1.0)] == found
@@ -170,13 +170,13 @@ def test_a_model_for_something_else_and_observations_of_another_shape_are_refuse
 def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_record() -> None:
     mdp, one = clip_mdp(), model()
     ran = run_blocks([BlockRun(mdp, Searched(model=one), mdp.tasks(0, Stream.TUNING, 0), 4)], 0)[0]
-    learners, stepper = mdp.begin(mdp.tasks(0, Stream.TUNING, 0)), one.stepper(4)
+    learners, stepper = mdp.begin(mdp.tasks(0, Stream.TUNING, 0)), one.stepper(4, outside="trust")
     for chosen in ran.history.hyperparameters:
         seen = mdp.diagnostics(learners)
         proposal = stepper({name: seen[name][2] for name in ("approx_kl", "entropy")})
         np.testing.assert_allclose([*proposal.values.values()], chosen[2], rtol=1e-5)
         record = json.loads(json.dumps(stepper.record()))
-        stepper = one.stepper(record=record)
+        stepper = one.stepper(record=record, outside="trust")
         assert stepper(begins=False) == proposal
         learners = mdp.advance(learners, jnp.asarray(chosen))
     gathered = record["gathered"]

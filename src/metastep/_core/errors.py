@@ -1,4 +1,4 @@
-"""The exception for bad input, and sentences that several modules need."""
+"""The exception for bad input, and helpers for error messages."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -12,28 +12,28 @@ class InputError(ValueError):
 def not_registered(
     field: str, name: str, allowed: Sequence[str], what: str = "is not registered", hint: str = ""
 ) -> InputError:
-    """Return the error for an unknown name, with the nearest known one, or else a hint."""
+    """Return the error for an unknown name, with the most similar known name, or else a hint."""
     near = get_close_matches(name, allowed, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else hint
     return InputError(f"{field}: {name!r} {what}, allowed are {', '.join(allowed) or 'none'}.{hint}")
 
 
 def with_all(kind: type[list[Any]] | type[tuple[Any, ...]], value: Any) -> Any:
-    """Turn lists and tuples into one of the two: TOML and JSON have lists only, strict schemas take tuples only."""
+    """Turn all lists and tuples into lists, as in TOML and JSON, or into tuples, as strict schemas need them."""
     if isinstance(value, Mapping):
         return {key: with_all(kind, item) for key, item in value.items()}
     return kind(with_all(kind, item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def shown(value: Any) -> str:
-    """Return a value as an error message shows it: short, and with lists for tuples, as in TOML."""
+    """Return a value for an error message: short, and with lists for tuples, as in TOML."""
     try:
         text = " ".join(repr(with_all(list, value)).split())
-    except Exception:  # a number with too many digits, a list that holds itself, or an object that cannot be shown
+    except Exception:  # a number with too many digits, a recursive list, or an object whose repr fails
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def printable(text: str) -> str:
-    """Escape text of a file that would move a terminal's cursor."""
+    """Escape text from a file that contains control characters of terminals."""
     return text if text.isprintable() else ascii(text)

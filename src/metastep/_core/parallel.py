@@ -1,8 +1,8 @@
 """Run independent calls in threads, in local processes, or on a Dask cluster, and prepare the cores and devices they use.
 
-XLA rounds large sums according to its number of threads, so it gets one thread in every process, and several processes keep the
-cores busy. They take seconds to start: a command works in threads until that pays. No executor of `concurrent.futures`, loky or
-Dask does what is written here: move from threads to processes when work is long, and bound the number of submitted calls.
+XLA's rounding of large sums depends on its number of threads, so it has one thread in every process, and several processes use
+the cores. Processes take seconds to start, so a command first works in threads. No executor of `concurrent.futures`, loky or Dask
+moves from threads to processes when work is long and also bounds the number of submitted calls.
 """
 
 import math
@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 Listener = Callable[[tuple[int, float]], None]
 """Receives the progress that calls report; several threads may call it at once."""
 
-_SECONDS_BETWEEN_CHECKS = 1.0  # of how many calls may run: workers come and go
-_MOST_IN_THREADS = 4  # calls in flight before processes start: more would not run faster, and be missing later
+_SECONDS_BETWEEN_CHECKS = 1.0  # of the number of slots, which changes with the workers
+_MOST_IN_THREADS = 4  # calls in flight before processes start; processes could not take over further ones
 
 _limit: int | None = None
 _share: ContextVar[int | None] = ContextVar("share", default=None)
@@ -37,13 +37,13 @@ _worked = 0.0  # seconds that this process has spent in local pools
 
 
 def use_cores(number: int | None) -> None:
-    """Limit this process to a number of cores; None allows all that the system offers."""
+    """Limit this process to a number of cores; None is all available cores."""
     global _limit
     _limit = None if number is None else min(count_threads(number), _available())
 
 
 def count_threads(threads: int | None) -> int:
-    """Return `threads` after a check, or the number of cores that the caller may use when None."""
+    """Return `threads` after a check; None is the number of cores that the caller may use."""
     if threads is None:
         return _share.get() or _limit or _available()
     if threads < 1:
@@ -59,7 +59,7 @@ def _available() -> int:
 
 def prepare_jax(device: str | None) -> None:
     """Choose the device and cache compilations on disk; `device` is "cpu", "gpu" or None for JAX's choice."""
-    # XLA shares large sums among its threads and rounds them accordingly: with one, all processes agree to the bit.
+    # XLA splits large sums among its threads, which changes the rounding: with one thread, all processes agree to the bit.
     os.environ["PJRT_NPROC"] = "1"
     import jax
 
@@ -67,24 +67,26 @@ def prepare_jax(device: str | None) -> None:
     if device is not None:
         jax.config.update("jax_platforms", "cpu" if device == "cpu" else "cuda,cpu")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        with suppress(RuntimeError):  # a user without a home, as in many containers: nothing is kept
+        with suppress(RuntimeError):  # users without a home folder, as in many containers, have no cache
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
             jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # every worker process needs small ones, too
+    jax.config.update(
+        "jax_persistent_cache_min_compile_time_secs", 0.0
+    )  # small programs, too: every worker process needs them
     try:
-        found = jax.devices()[0].platform
+        platform = jax.devices()[0].platform
     except Exception as error:  # some backends raise, others break one of JAX's assertions
         chosen = os.environ.get("JAX_PLATFORMS")
         where = f"--device: {device}" if device else f"JAX_PLATFORMS: {chosen}" if chosen else "--device: JAX's choice"
         reason = " ".join(f"{type(error).__name__} {error}".split())[:200].rstrip(".")
         raise InputError(f"{where} is not available here, try --device cpu without JAX_PLATFORMS: {reason}.") from None
-    if device is not None and found != device:  # without CUDA, JAX silently takes the second of the two platforms
+    if device is not None and platform != device:  # without CUDA, JAX silently uses the second of the two platforms
         needs = ', a GPU needs pip install "jax[cuda12]"' if device == "gpu" else ""
-        raise InputError(f"--device: {device} is not available here, JAX finds only {found}{needs}.")
+        raise InputError(f"--device: {device} is not available here, JAX finds only {platform}{needs}.")
 
 
 def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threads: int | None) -> list[Result]:
-    """Return the results in order; threads are enough, since XLA and the Numba kernels release the interpreter's lock."""
+    """Return the results in order; threads suffice, because XLA and Numba kernels release the GIL."""
     todo = list(items)
     number = min(count_threads(threads), len(todo))
     if number <= 1:
@@ -94,7 +96,7 @@ def map_threads(function: Callable[[Item], Result], items: Iterable[Item], threa
 
 
 Pool = Any
-"""An executor like `LocalPool`: with `is_local`, whether calls can write where this process writes, `slots`, `submit`, `open`."""
+"""An executor like `LocalPool`, with `slots`, `submit`, `open` and `is_local`, whether calls see the disk of this process."""
 _clusters: list[Pool] = []
 
 
@@ -136,13 +138,13 @@ def completed(pool: Pool, next_call: Callable[[bool], tuple[Any, ...] | None]) -
 
 
 def report(work: int, amount: float) -> None:
-    """Report from within a call that `amount` of a piece of work is done; local processes report only results."""
+    """Report, from within a call, the amount of a piece of work done so far; local processes report only results."""
     if (listener := _listener.get()) is not None:
         listener((work, amount))
 
 
 def call_with(listener: Listener | None, cores: int, function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
-    """Make a call that reports to a listener and may use some cores, at least one."""
+    """Call a function that reports to a listener and may use this many cores, at least one."""
     context = copy_context()
     context.run(_listener.set, listener)
     context.run(_share.set, max(1, cores))
@@ -151,12 +153,12 @@ def call_with(listener: Listener | None, cores: int, function: Callable[..., Any
 
 def patience(cores: int) -> float:
     """Return the seconds of work after which processes start; inf for never."""
-    # If as much work is left as was done, processes save all but one core's share of it: more than the 3 s to start them.
-    given = os.environ.get("METASTEP_PATIENCE", "")
+    # If as much work remains as was done, processes save all but one core's share of it, more than the 3 s to start them.
+    text = os.environ.get("METASTEP_PATIENCE", "")
     try:
-        return float(given) if given else 3.0 / (1.0 - 1.0 / max(2, cores))
+        return float(text) if text else 3.0 / (1.0 - 1.0 / max(2, cores))
     except ValueError:
-        raise InputError(f"METASTEP_PATIENCE: {given!r} must be a number of seconds, or inf.") from None
+        raise InputError(f"METASTEP_PATIENCE: {text!r} must be a number of seconds, or inf.") from None
 
 
 class LocalPool:
@@ -171,19 +173,19 @@ class LocalPool:
         self._listener: Listener = lambda progress: None
 
     def slots(self) -> int:
-        """Return two per core, or few while processes are about to take over."""
+        """Return two per core, or few until processes take over."""
         is_waiting = time.monotonic() < self._switch_at < math.inf
         return min(self._number, _MOST_IN_THREADS) if is_waiting else 2 * self._number
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Schedule a call; one that cannot be serialised runs in this process, after a warning, and so do later ones."""
+        """Schedule a call; after a call that cannot be pickled, warn and run all calls in this process."""
         if time.monotonic() >= self._switch_at:
             import cloudpickle
             from joblib.externals.loky import get_reusable_executor
 
             try:
                 call = cloudpickle.dumps((function, arguments))
-            except Exception as error:  # whatever a user's own class raises
+            except Exception as error:  # anything that a user's class may raise
                 self._switch_at = math.inf
                 warnings.warn(f"work stays in this process, it cannot be sent to another: {error}", stacklevel=2)
             else:
@@ -198,7 +200,7 @@ class LocalPool:
 
     @contextmanager
     def open(self, listener: Listener) -> Iterator[None]:
-        """Use the pool, then end its threads; processes stay for later work, unless this fails."""
+        """Use the pool, then end its threads; processes stay for later work, unless an exception is raised."""
         global _worked
         self._listener, start, is_patient = listener, time.monotonic(), True
         try:

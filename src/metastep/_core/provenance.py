@@ -1,4 +1,4 @@
-"""Where a result comes from: descriptions of what was run and of what ran it, and how two of them differ."""
+"""Describe what was run, with which software and on which device, and find differences between descriptions."""
 
 import dataclasses
 import importlib.metadata
@@ -18,12 +18,12 @@ _NOT_SET = object()
 
 
 def device_name() -> str:
-    """Return the device that simulates, as recorded with results: other devices give other last bits."""
-    import jax  # here, since a model can be read without it
+    """Return the name of the device that simulates; it is recorded with results, because devices differ in the last bits."""
+    import jax  # not at the top, because models can be read without it
 
     device, flags = jax.devices()[0], os.environ.get("XLA_FLAGS", "")
     kind = device.device_kind
-    if device.platform == "cpu":  # processors with other vector units differ, too
+    if device.platform == "cpu":  # processors with different vector units differ, too
         kind = platform.processor() or "cpu"
         with suppress(OSError):
             lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -32,7 +32,7 @@ def device_name() -> str:
 
 
 def environment_record(device: str | None = None, packages: Sequence[str] = ()) -> dict[str, str]:
-    """Return the device and the versions of Python and of packages that decide numbers; `packages` are an env's simulators."""
+    """Return the device and the versions of Python and of packages that affect numbers; `packages` are an env's simulators."""
     record = {"python": platform.python_version(), "device": device_name() if device is None else device}
     for name in (*PACKAGES, *packages):
         try:
@@ -43,13 +43,13 @@ def environment_record(device: str | None = None, packages: Sequence[str] = ()) 
 
 
 def describe(value: Any) -> Any:
-    """Return dataclasses, tuples and numbers as JSON can hold them; a dataclass names its type, a function itself."""
+    """Return a value as JSON; a dataclass becomes an object with its type, a function its name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        # A field that is not compared decides no number, such as a simulator's threads. A field that is newer than files of
-        # earlier versions is left out where it changes nothing, so that their descriptions still agree.
+        # Fields that are not compared, such as a simulator's threads, do not affect numbers. Fields that are newer than files of
+        # earlier versions are left out if they have their default, so that the descriptions still agree.
         fields = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value) if entry.compare}
         newer = {entry.name: entry.default for entry in dataclasses.fields(value) if "newer" in entry.metadata}
-        kept = {name: describe(own) for name, own in fields.items() if name not in newer or own != newer[name]}
+        kept = {name: describe(each) for name, each in fields.items() if name not in newer or each != newer[name]}
         return {"type": type(value).__name__, **kept}
     if isinstance(value, Enum):
         return value.name.lower()
@@ -61,12 +61,12 @@ def describe(value: Any) -> Any:
         return value.item()
     if isinstance(value, str | int | float | None):
         return value
-    # Not str(value): it may hold an address, and the same comparison must give the same bytes.
+    # Not str(value): it may contain an address, and equal comparisons must give equal bytes.
     return getattr(value, "__qualname__", type(value).__name__)
 
 
 def first_difference(old: Any, new: Any, key: str = "") -> tuple[str, str, str] | None:
-    """Return the first dotted key, in alphabetical order but names first, whose values differ, with both values as text."""
+    """Return the first dotted key whose values differ, and both values as text; keys are sorted, except that "name" is first."""
     if old == new:
         return None
     before, now = _table(old), _table(new)
@@ -81,7 +81,7 @@ def first_difference(old: Any, new: Any, key: str = "") -> tuple[str, str, str] 
 
 
 def _table(value: Any) -> dict[str, Any] | None:
-    """Return a table, or a list of tables, such as methods, by their places; None for anything else."""
+    """Return a dictionary unchanged, a list of dictionaries as one by index, and None for other values."""
     if isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
         return {f"[{place}]": entry for place, entry in enumerate(value)}
     return value if isinstance(value, dict) else None

@@ -1,7 +1,7 @@
-"""One registry for every kind of part: environments, policies, rules, features, controllers, baselines, regressors.
+"""Registries of parts: environments, policies, rules, features, controllers, baselines, regressors.
 
-In a module of one's own, `metastep.rules.register("mine", Mine)` makes a rule available to configurations as `module:mine`;
-an environment may also be named by its class, `module:Mine`, without a registration.
+In your own module, `metastep.rules.register("mine", Mine)` makes a rule available to configurations as `module:mine`; an
+environment may also be named by its class, `module:Mine`, without registration.
 """
 
 import importlib
@@ -21,18 +21,18 @@ class Entry(NamedTuple, Generic[Part]):
 
     factory: Callable[..., Part]
     label: str  # in tables and figures
-    colour: str  # in figures; empty takes the next one of the palette
+    colour: str  # in figures; empty is the next of the palette
 
 
 class Registry(Generic[Part]):
-    """Names and what they stand for: the value of a setting `field`; `hidden` parameters of factories are not options."""
+    """Factories by name, for the values of a setting `field`; `hidden` parameters of factories are not options."""
 
     def __init__(self, field: str, options_field: str = "", hidden: tuple[str, ...] = ()) -> None:
         self.field, self.options_field, self.hidden = field, options_field or field, hidden
         self._entries: dict[str, Entry[Part]] = {}
 
     def register(self, name: str, factory: Callable[..., Part], *, label: str = "", colour: str = "") -> None:
-        """Make `factory(**options)` available under a name, as long as the process lives."""
+        """Make `factory(**options)` available under a name in this process."""
         if name in self._entries and self._entries[name].factory is not factory:
             raise InputError(f"{self.field}: the name {name!r} is taken already.")
         self._entries[name] = Entry(factory, label or name, colour)
@@ -42,16 +42,16 @@ class Registry(Generic[Part]):
         return tuple(sorted(self._entries))
 
     def entry(self, name: str, field: str = "") -> Entry[Part]:
-        """Return what a name stands for; `module:name` imports the module first, which registers the name or defines it."""
-        module, _, own = name.rpartition(":")
-        defined = vars(_import(module, field or self.field)).get(own) if module else None
-        if own in self._entries:
-            return self._entries[own]
+        """Return the entry of a name; for `module:name`, import the module, which registers or defines the name."""
+        module, _, short = name.rpartition(":")
+        defined = vars(_import(module, field or self.field)).get(short) if module else None
+        if short in self._entries:
+            return self._entries[short]
         if callable(defined):
-            return Entry(defined, own, "")
-        package, _, part = own.rpartition(".")
+            return Entry(defined, short, "")
+        package, _, part = short.rpartition(".")
         hint = f" One of your own is {package + ':' + part!r}." if package else ""
-        raise not_registered(field or self.field, own, self.names(), hint=hint)
+        raise not_registered(field or self.field, short, self.names(), hint=hint)
 
     def parameters(self, name: str) -> dict[str, Any]:
         """Return the parameters of a registered part's factory with their defaults, in its order."""
@@ -66,7 +66,7 @@ class Registry(Generic[Part]):
         return self.build(name, options, given)
 
     def build(self, name: str, options: Mapping[str, Any], given: tuple[Any, ...] = (), field: str = "") -> Part:
-        """Build a part of a configuration: `given` goes to the factory first, `field` is what sentences name."""
+        """Build a part with options; `given` are the factory's first arguments, `field` the setting that errors name."""
         factory, place = self.entry(name, field).factory, field or self.options_field
         if (parameters := parameters_of(factory)) is not None:
             known = [option for option in [*parameters][len(given) :] if option not in self.hidden]
@@ -81,7 +81,7 @@ class Registry(Generic[Part]):
 
 
 def require_modules(names: Iterable[str], where: str, *, allow_imports: bool) -> None:
-    """Refuse to run code that a file names: modules of `module:name` must be imported already, or their import allowed."""
+    """Import the modules of names like `module:name`; if imports are not allowed, modules must be imported already."""
     for module in sorted({name.rpartition(":")[0] for name in names} - {"", *sys.modules}):
         if not allow_imports:
             danger = f"names parts of the module {module!r}, which would be run"
@@ -94,7 +94,7 @@ def _import(module: str, field: str) -> ModuleType:
         return importlib.import_module(module)
     except InputError:
         raise
-    except (Exception, SystemExit) as error:  # whatever a user's module does wrong
+    except (Exception, SystemExit) as error:  # anything that a user's module may raise
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300].rstrip(".")
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         where = " It must be installed or lie in the folder that the command is run in." if is_missing else ""

@@ -1,4 +1,4 @@
-"""Settings are defined once, by the class that uses them: its fields, their types with bounds, defaults and docstring."""
+"""Settings are defined once, by the class that uses them: fields, types with bounds, defaults and docstring."""
 
 import inspect
 import json
@@ -18,7 +18,7 @@ from metastep._core.errors import InputError, not_registered, shown, with_all
 
 
 def fits_float32(value: float) -> bool:
-    """Return whether float32, the simulation's type, can hold a number: smaller ones become 0, larger ones infinite."""
+    """Return whether a number is within float32's range, the simulation's type, without becoming 0 or infinite."""
     return value == 0.0 or 2.0**-126 <= abs(value) <= 3.4028234663852886e38
 
 
@@ -31,10 +31,10 @@ Share = Annotated[Float, Ge(0.0), Le(1.0)]
 Positive = Annotated[Float, Gt(0.0)]
 Layers = Annotated[tuple[Count, ...], MinLen(1)]  # sizes of the hidden layers of a network
 
-# A number that a class gives no bounds for still has those of the machine.
+# Numbers without bounds of their own have those of the machine's types.
 _BOUNDED = {float: Float, int: Annotated[int, Ge(-(2**31)), Le(2**31 - 1)]}
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
-# Clearer than what pydantic says about these.
+# Clearer messages than pydantic's.
 _PLAINER = {
     "model_type": "must be a table of settings",
     "dict_type": "must be a table",
@@ -43,6 +43,7 @@ _PLAINER = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "string_type": "must be text",
+    "extra_forbidden": "must not be there",
     "predicate_failed": FLOAT32,
 }
 
@@ -53,7 +54,7 @@ T = TypeVar("T")
 class Setting(NamedTuple):
     """One parameter of a class."""
 
-    kind: Any  # its type, bounds included
+    kind: Any  # its type, with bounds
     default: Any
     sentence: str
 
@@ -76,21 +77,21 @@ def settings_of(owner: Callable[..., Any]) -> dict[str, Setting]:
 
 @cache
 def _hints(owner: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of the parameters: of a dataclass its fields, of another class its constructor."""
+    """Return the annotations of the parameters: of the fields of a dataclass, or of the constructor of another class."""
     source = owner.__init__ if inspect.isclass(owner) and "__init__" in vars(owner) else owner
     hints = get_type_hints(source, include_extras=True)
     return hints | (get_type_hints(owner, include_extras=True) if inspect.isclass(owner) else {})
 
 
 def check_fields(owner: Any, section: str) -> None:
-    """Refuse an object with a number beyond the bounds of its type, or a word that its type does not list."""
+    """Raise an error if a field of an object is outside the bounds, or not among the choices, of its type."""
     kind: Callable[..., Any] = type(owner)
     for name, hint in _hints(kind).items():
         _check(hint, getattr(owner, name, None), f"{section}.{name}")
 
 
 def parameters_of(factory: Callable[..., Any]) -> dict[str, Any] | None:
-    """Return a factory's parameters with their defaults; None where it takes any keyword, or has no signature."""
+    """Return a factory's parameters with their defaults; None if it accepts any keyword, or has no signature."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -103,7 +104,7 @@ def parameters_of(factory: Callable[..., Any]) -> dict[str, Any] | None:
 def check_options(
     name: str, options: Mapping[str, Any], factory: Callable[..., Any], known: Sequence[str], field: str
 ) -> None:
-    """Refuse options that are not known, or with values of other types than the factory's parameters."""
+    """Raise an error for unknown options, and for values of other types than those of the factory's parameters."""
     for option in options:
         if option not in known:
             raise not_registered(field, option, known, f"is not an option of {name}")
@@ -111,7 +112,7 @@ def check_options(
 
 
 def check_values(factory: Callable[..., Any], values: Mapping[str, Any], field: str) -> None:
-    """Refuse values that do not have the types and bounds of a factory's parameters."""
+    """Raise an error for values that do not have the types and bounds of a factory's parameters."""
     with suppress(NameError, TypeError, AttributeError):  # a user's annotations may not exist at run time
         hints = _hints(factory)
         for name, value in values.items():
@@ -121,9 +122,9 @@ def check_values(factory: Callable[..., Any], values: Mapping[str, Any], field: 
 
 def _check(kind: Any, value: Any, place: str) -> None:
     value = value.item() if isinstance(value, np.generic) else value
-    given: Any = type(value)
-    is_array = hasattr(value, "shape")  # one number for each learner, which the part itself checks
-    if is_array or (adapter := _adapter(kind, given)) is None:
+    value_type: Any = type(value)
+    is_array = hasattr(value, "shape")  # one number for each learner; the part itself checks them
+    if is_array or (adapter := _adapter(kind, value_type)) is None:
         return
     try:
         adapter.validate_python(with_all(tuple, value))
@@ -133,10 +134,10 @@ def _check(kind: Any, value: Any, place: str) -> None:
 
 @cache
 def _adapter(kind: Any, given: Any) -> TypeAdapter[Any] | None:
-    """Return what validates values of a type that are given as another; None where the type has no bounds or choices."""
+    """Return a validator for a type and the Python type `given` of a value; None if there are no bounds or choices."""
     if get_origin(kind) in (Union, UnionType):
         options = [option for option in get_args(kind) if option is not type(None)]
-        # Where a whole number and a share are both allowed, 1 is the number and 1.0 the share.
+        # If an integer and a share are both allowed, 1 is the integer and 1.0 the share.
         exact = [option for option in options if get_origin(option) is Annotated and get_args(option)[0] is given]
         if given is type(None) or any(_adapter(option, given) is None for option in exact or options):
             return None
@@ -152,15 +153,15 @@ def _adapter(kind: Any, given: Any) -> TypeAdapter[Any] | None:
 
 
 def plainly(problem: ErrorDetails) -> str:
-    """Return a problem that pydantic found as the end of a sentence, like "must be a whole number"."""
+    """Return a problem found by pydantic as the end of a sentence, like "must be a whole number"."""
     message = re.sub(r"^\w+ should", "must", problem["msg"].removeprefix("Value error, "))
     return _PLAINER.get(problem["type"]) or re.sub(r" after validation, not \d+$", "", message)
 
 
-def from_json(kind: TypeAdapter[T], found: Any, what: str) -> T:
-    """Return the checked value of what JSON holds, or raise one sentence on the first problem."""
+def from_json(kind: TypeAdapter[T], value: Any, what: str) -> T:
+    """Validate a JSON value; raise the first problem as an `InputError` of one sentence, which begins with `what`."""
     try:
-        return kind.validate_json(json.dumps(found), strict=True)
+        return kind.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         what += ": " + ".".join(map(str, problem["loc"])) if problem["loc"] else ""
@@ -168,4 +169,4 @@ def from_json(kind: TypeAdapter[T], found: Any, what: str) -> T:
             raise InputError(f"{what} is missing.") from None
         raise InputError(f"{what} is {shown(problem['input'])}, it {plainly(problem)}.") from None
     except (TypeError, ValueError, RecursionError):
-        raise InputError(f"{what} is {shown(found)}, allowed are numbers, text, lists and tables of JSON.") from None
+        raise InputError(f"{what} is {shown(value)}, allowed are numbers, text, lists and tables of JSON.") from None

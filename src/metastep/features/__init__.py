@@ -1,6 +1,6 @@
-"""Features: what a meta-observation can contain, and the registry that names them.
+"""Features of meta-observations, and their registry.
 
-Each formula stands once: collection, control, the Gymnasium environment and steppers in other frameworks call the same function.
+Data collection, control, the Gymnasium environment and steppers in other frameworks call the same functions.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from metastep._core.errors import InputError
-from metastep.features import formulas as formulas  # which registers them
+from metastep.features import formulas as formulas  # registers the features
 from metastep.features.diagnostics import ANY, REGISTRY, Feature, Memory, Seen
 
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
@@ -20,35 +20,35 @@ register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 SETS: dict[str, tuple[str, ...]] = {
     "paper": ("theta", "natural_gradient", "context"),
     "full": ("theta", "context", "return", "steps", "log_norms"),
-    # Neither grows with the policy nor has a unit.
+    # Features without a unit, whose number does not depend on the policy's size.
     "unit-free": (
         *("gains", "cosines", "last_cosines"),
         *("last_divergence", "change_in_errors", "relative_error", "update"),
     ),
-    # What any loop with an actor and a critic can compute.
+    # Diagnostics of any training loop with an actor and a critic.
     "training": (
         *("last_rate", "last_divergence", "clip_fraction", "entropy_change", "explained_variance", "change_in_errors"),
         *("relative_error", "step_ratio", "step_cosine", "budget", "first_entropy"),
     ),
-    # More of that: with the set above, what a controller of the whole update observes.
+    # Further diagnostics: a controller of the whole update observes both sets.
     "progress": (
         *("last_clip_fraction", "relative_step", "gradient_change", "actor_gradient", "target_change"),
         *("smoothed_change", "drop_in_errors", "gradient_steps"),
     ),
 }
-"""Observations with a name of their own."""
+"""Named sets of features."""
 
 
 def expanded(wanted: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the features that a list names, each once; a set stands for its features."""
+    """Return the features in a list of features and sets, each once."""
     names = (wanted,) if isinstance(wanted, str) else wanted
     return tuple(dict.fromkeys(feature for name in names for feature in SETS.get(name, (name,))))
 
 
 def evaluate(feature: Feature, seen: Seen, num_learners: int) -> Array:
     """Return one feature of simulated learners: (learners, size)."""
-    found = jnp.asarray(feature(seen))
-    return found if found.ndim == 2 else jnp.broadcast_to(found, (num_learners,))[:, None]
+    values = jnp.asarray(feature(seen))
+    return values if values.ndim == 2 else jnp.broadcast_to(values, (num_learners,))[:, None]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -59,13 +59,13 @@ def compute(mdp: Any, wanted: tuple[str, ...], learners: Any) -> dict[str, Array
 
 
 def meta_observation(mdp: Any, learners: Any) -> Array:
-    """Return x = <theta, g, omega>, or what `mdp.observation` names: (learners, features)."""
-    found = compute(mdp, mdp.observation, learners)
-    return jnp.concatenate([found[name] for name in mdp.observation], axis=1)
+    """Return the features that `mdp.observation` names, in the paper x = <theta, g, omega>: (learners, columns)."""
+    by_name = compute(mdp, mdp.observation, learners)
+    return jnp.concatenate([by_name[name] for name in mdp.observation], axis=1)
 
 
 def require_known(mdp: Any, place: str = "meta.observation") -> None:
-    """Refuse an observation with unregistered names, or with features that the meta-MDP lacks the diagnostics for."""
+    """Raise an error if a feature of the observation is not registered, or the meta-MDP lacks its diagnostics."""
 
     def is_known(name: str) -> bool:
         return set(make(name).needs) <= set(mdp.diagnosed)
@@ -77,12 +77,12 @@ def require_known(mdp: Any, place: str = "meta.observation") -> None:
 
 
 def sizes(mdp: Any, wanted: Sequence[str]) -> dict[str, int]:
-    """Return how many numbers each of some features has."""
+    """Return the number of columns of each feature."""
     return {name: make(name).size(mdp) for name in wanted}
 
 
 def columns(mdp: Any, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return a name for every number of some features, side by side."""
+    """Return a name for every column of some features, concatenated."""
     return tuple(column for name in wanted for column in make(name).columns(mdp))
 
 

@@ -1,6 +1,6 @@
-"""The features that come with metastep: one formula each, in one sentence.
+"""The features of this library; a function's docstring is the sentence in tables and documentation.
 
-The parameters of a formula are the diagnostics that it needs; `memory` and `xp` are those of `Seen`.
+The parameters of a function are the diagnostics that it needs; `memory` and `xp` are those of `Seen`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from metastep.features.diagnostics import LOWEST_EXPLAINED, REGISTRY, SMALLEST, 
 
 
 def norm(vectors: Any, xp: Any) -> Any:
-    """Return the lengths of the last axis, scaled by its largest entry first: squares of float32 numbers leave its range."""
+    """Return norms over the last axis, scaled by the largest entry, because squares of float32 numbers may overflow."""
     largest = xp.max(xp.abs(vectors), axis=-1)
     safe = xp.where(largest > 0.0, largest, 1.0)
     return largest * xp.sqrt(xp.sum((vectors / safe[..., None]) ** 2, axis=-1))
@@ -28,7 +28,7 @@ def _cosine(first: Any, second: Any, xp: Any) -> Any:
     return xp.clip(xp.sum(xp.prod(xp.stack(xp.broadcast_arrays(*units)), axis=0), axis=-1), -1.0, 1.0)
 
 
-# Of simulated learners: the updates they may make. Loops give them by name.
+# Features of possible updates of simulated learners. Training loops report them by name.
 
 
 def steps(steps: Any) -> Any:
@@ -161,13 +161,13 @@ _FORMULAS: tuple[Callable[..., Any], ...] = (
     *(budget, entropy_change, first_entropy, explained_variance, step_ratio, relative_step, gradient_change),
     *(actor_gradient, target_change, smoothed_change, drop_in_errors, gradient_steps),
 )
-_OWN = ("memory", "xp")  # parameters that are no diagnostics
+_OWN = ("memory", "xp")  # parameters that are not diagnostics
 _BOUNDS: dict[str, Callable[[Any], Any]] = {  # all others are any finite numbers
     "context": lambda mdp: (mdp.env.context_space.low, mdp.env.context_space.high),
     "budget": lambda mdp: ((0.0,), (1.0,)),
     "explained_variance": lambda mdp: ((LOWEST_EXPLAINED,), (1.0,)),
 }
-_PLAIN = {  # diagnostics as they are
+_PLAIN = {  # unchanged diagnostics
     "context": ("context", "The task."),
     "theta": ("theta", "The policy's parameters."),
     "gradient": ("gradient", "The plain gradient of the return."),
@@ -187,7 +187,7 @@ _LOGARITHMS = {
 
 
 def _columns(name: str, mdp: Any) -> tuple[str, ...]:
-    """Return a name for each number of a feature; most are one number."""
+    """Return a name for each column of a feature; most have one column."""
     if name == "context":
         return tuple(mdp.env.context_space.names)
     if name == "log_norms":
@@ -204,7 +204,7 @@ def _columns(name: str, mdp: Any) -> tuple[str, ...]:
 
 
 def _define(name: str, parameters: tuple[str, ...], sentence: str | None, formula: Callable[..., Any]) -> None:
-    """Register a formula as the class that a feature of one's own would be."""
+    """Register a formula as a subclass of `Feature`."""
     needs = tuple(each for each in parameters if each not in _OWN)
     members: dict[str, Any] = {"name": name, "needs": needs, "__doc__": sentence}
     members["__call__"] = lambda self, seen: formula(

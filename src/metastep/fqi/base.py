@@ -1,9 +1,9 @@
 """What fitted and searched models have in common: a record, checked when made and when read, and proposals from features."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -13,10 +13,10 @@ from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from metastep._core.errors import InputError, not_registered
-from metastep._core.logs import AnyLog
 from metastep._core.settings import Count
 from metastep._core.storage import canonical_json
-from metastep.fqi.stepper import Outside, Proposal, Stepper, as_numbers
+from metastep.fqi.guard import Values, limits_of, loop_of, table, warn
+from metastep.fqi.stepper import Proposal, Stepper, as_numbers
 
 # Any loop may give them, whether or not a model looks at them.
 _WELCOME = ("theta", "natural_gradient", "context", "budget")
@@ -57,6 +57,20 @@ class BaseRecord(ABC):
         return str(rule.get("name", "unknown")) if isinstance(rule, dict) else "unknown"
 
     @property
+    def trained_on(self) -> list[Values]:
+        """What is known of the training loops that the model was fitted on, by the names of `guard.LOOP`."""
+        setting, known, loops = self.setting, self.configuration, self.setting.get("loops")
+        experiments = [table(known, "experiment"), *table(known, "families").values()]
+        several = [*(loops if isinstance(loops, list) else ()), *table(setting, "families").values()]
+        several += [{**table(each, "rollout"), **table(each, "meta")} for each in experiments]
+        return [loop_of(each) for each in (setting, *several)]
+
+    @property
+    def num_updates(self) -> int | None:
+        """How many updates learners had at most, as far as it is known."""
+        return max((int(each["num_updates"]) for each in self.trained_on if "num_updates" in each), default=None)
+
+    @property
     def keywords(self) -> dict[str, int]:
         """The size of each part of the observation, by the name it is passed under."""
         return {part.name.rpartition(":")[2]: part.size for part in self.observation}
@@ -94,7 +108,7 @@ class AnyModel(ABC):
     """A model that proposes updates: a `metastep.Model`, which was fitted, or a `metastep.search.SearchedModel`."""
 
     record: Any  # a `BaseRecord`
-    _warnings: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     fills_gaps: ClassVar[bool] = False  # a number that is not finite counts as the mean of its feature
 
@@ -129,20 +143,14 @@ class AnyModel(ABC):
         Give every part of the observation by the name of its feature, `module:name` as `name`; `theta`, `natural_gradient`,
         `context` and `budget` are ignored where the model does not look at them. Numbers may be those of NumPy, JAX or PyTorch.
         With numbers that are not finite, a fitted model gives the smallest step of the first branch, and a searched one takes
-        the mean of their feature. The first that lies outside the range of the training data gives a warning.
+        the mean of their feature. A feature that lies outside the range of the training data gives a warning once.
         """
         return self.proposed(features)
 
-    def stepper(
-        self,
-        num_updates: int | None = None,
-        outside: Outside = "warn",
-        record: Mapping[str, Any] | None = None,
-        log: AnyLog = None,
-        minibatches: int | None = None,
-    ) -> Stepper:
-        """Return a `Stepper`: it proposes the updates of one learner in a training loop; the arguments are its."""
-        return Stepper(self, num_updates, outside, record, log, minibatches)
+    @property
+    def stepper(self) -> partial[Stepper]:
+        """A `Stepper` of the model, which proposes the updates of one learner in a training loop; the other arguments are its."""
+        return partial(Stepper, self)
 
     def proposed(self, features: Mapping[str, ArrayLike]) -> Proposal:
         """Return the proposal for one learner whose features are given by name."""
@@ -157,22 +165,8 @@ class AnyModel(ABC):
             if len(parts[-1]) != size:
                 raise InputError(f"{name} has {len(parts[-1])} numbers, allowed is {size}.")
         row = np.concatenate([np.empty(0, np.float32), *parts])
-        self.check_reach(row, "warn", self._warnings, stacklevel=4)
+        far = limits_of(self.record).far(row)
+        if new := [text for name, text in far.items() if name not in self._warned]:
+            warn(f"{'; '.join(new)}: the proposal is a guess.")
+            self._warned.update(far)
         return self.chosen(row)
-
-    def check_reach(self, row: NDArray[np.float32], outside: Outside, warned: list[str], stacklevel: int = 2) -> None:
-        """Refuse a number outside the range of the training data, or warn of the first, and add the warning to `warned`."""
-        record = self.record
-        low, high = np.array(record.feature_low, np.float32), np.array(record.feature_high, np.float32)
-        # A little wider: logarithms differ in the last bits between frameworks.
-        rounding = np.float32(1e-5) * np.maximum(np.abs(low), np.abs(high))
-        beyond = (row < low - rounding) | (row > high + rounding)
-        if not beyond.any() or not np.isfinite(row).all() or (warned and outside == "warn"):
-            return
-        index = int(beyond.argmax())
-        reach = f"{record.feature_low[index]:g} to {record.feature_high[index]:g} of the training data"
-        sentence = f"{record.feature_names[index]} is {row[index]:g}, outside of the {reach}"
-        if outside == "refuse":
-            raise InputError(f"{sentence}.")
-        warned.append(f"{sentence}: the step size is a guess. Further ones are not reported.")
-        warnings.warn(warned[0], stacklevel=stacklevel)

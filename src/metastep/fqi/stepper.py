@@ -1,15 +1,15 @@
 """A fitted model in any training loop: called once per update with the loop's diagnostics, it proposes the hyperparameters."""
 
 import base64
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, create_model
+from pydantic import ConfigDict, TypeAdapter, create_model
 
 from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
@@ -17,12 +17,13 @@ from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
 from metastep.features import ANY
 from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, Observed, asked_for, observed
+from metastep.fqi import guard as guards
+from metastep.fqi.guard import Fallback, Guard, Outside, Values, own_values, warn
 
 if TYPE_CHECKING:
     from metastep.fqi.base import AnyModel
 
 WHOLE = ("gradient_steps",)  # hyperparameters that are whole numbers, from 1
-Outside = Literal["warn", "refuse"]  # what to do with numbers outside the range of the training data
 _LISTS = ("returns", "values", "targets", "parameters")
 _Number = Annotated[float, Ge(-ANY), Le(ANY)]  # that float32 holds; not NaN
 _Index = Annotated[int, Ge(0), Le(10**9)]
@@ -47,15 +48,16 @@ class Proposal(NamedTuple):
 
 # What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere. Those of earlier versions lack what was added
 # to the state since; no model of theirs observes it.
-_FIELDS: Any = dict.fromkeys(Memory._fields, (_Number, 0.0)) | {"updates": _Index}
-_SUMS: Any = dict.fromkeys(MinibatchStats._fields, (_Number | None, 0.0)) | {"minibatches": _Index}
-_MEMORY: Any = create_model("", **_FIELDS)
-_GATHERED: Any = create_model("", **_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
-_PLAIN = TypeAdapter(dict[str, Any])
-_RECORD: Any = TypeAdapter(
-    create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, movement=(dict[str, str], {}))
-)
-_OPTIONS: Any = TypeAdapter(create_model("", num_updates=Count | None, minibatches=Count | None, outside=Outside))
+_table: Any = partial(create_model, "")
+_MEMORY = _table(**dict.fromkeys(Memory._fields, (_Number, 0.0)) | {"updates": _Index})
+_SUMS = dict.fromkeys(MinibatchStats._fields, (_Number | None, 0.0)) | {"minibatches": _Index}
+_GATHERED = _table(**_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
+_GUARD = _table(**dict.fromkeys(Guard._fields, (_Number, 0.0)))
+_OWN = _table(__config__=ConfigDict(extra="forbid"), **guards.LOOP)
+_KEPT = {"movement": (dict[str, str], {}), "guard": (_GUARD, _GUARD(ceiling=ANY)), "loop": (_OWN, _OWN())}
+_PLAIN, _LOOP = TypeAdapter(dict[str, Any]), TypeAdapter(_OWN)
+_RECORD: Any = TypeAdapter(_table(model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, **_KEPT))
+_OPTIONS: Any = TypeAdapter(_table(num_updates=Count | None, minibatches=Count | None, outside=Outside))
 
 
 class Stepper:
@@ -65,45 +67,55 @@ class Stepper:
         model: a fitted model.
         num_updates: updates that the learner has; None takes that of the record, or of the learners that the model was
             fitted on.
-        outside: warn once of numbers outside the range of the training data, or refuse each.
+        outside: where the loop or a feature is unlike the training data, use the fallback and warn once, refuse, or trust the
+            model; trust also turns off all other guards (`metastep.fqi.guard`).
         record: the result of `record`, to continue from it.
         log: called for every update (`metastep._core.logs`); a path is a CSV file.
         minibatches: of an epoch, for loops that report every minibatch; None if a call is an update.
+        fallback: the loop's own rate, or hyperparameters by name, or functions of the share of updates made that return them.
+        loop: what is known of the loop, by the names of `metastep.fqi.guard.LOOP`.
     """
 
     def __init__(
         self,
         model: "AnyModel",
         num_updates: int | None = None,
-        outside: Outside = "warn",
+        outside: Outside = "fallback",
         record: Mapping[str, Any] | None = None,
         log: AnyLog = None,
         minibatches: int | None = None,
+        fallback: Fallback = None,
+        loop: Values | None = None,
     ) -> None:
         options = {"num_updates": num_updates, "minibatches": minibatches, "outside": outside}
         plain = {name: int(each) if isinstance(each, np.integer) else each for name, each in options.items()}
         from_json(_OPTIONS, plain, "stepper")
         self.model, self.outside, self.minibatches, self._log = model, outside, minibatches, as_log(log)
-        self.memory, self.gathered = Memory(), MinibatchStats()
+        self.memory, self.gathered, self.guard = Memory(), MinibatchStats(), Guard()
+        self.fallback, self.limits = fallback, guards.limits_of(model.record)
+        self.is_guarded, self._trained_on = model.record.rule_name in guards.RULES, model.record.trained_on
+        # Where a loop begins that has neither a model to follow nor values of its own: in the middle of all ranges.
+        middle = {name: float(np.sqrt(np.prod(ends)) or np.mean(ends)) for name, ends in self.limits.ends.items()}
+        self.usual = Proposal(middle, next(iter(model.record.directions), ""))
+        own_values(fallback, 0.0, model.record.hyperparameters, np)  # raises now if something is wrong
+        self.loop: dict[str, float | str] = {}
+        self.warned: set[str] = set()  # causes
         self.movement: Movement | None = None
         self.last: dict[str, NDArray[np.float32]] = {}  # features of the last call
-        self._warnings: list[str] = []
-        self._has_warned = False  # of numbers that are not finite
         self._proposal: Proposal | None = None
         if record is not None:
             self.num_updates = self._restore(record)
             if num_updates not in (None, self.num_updates):
                 allowed = f"allowed is the {self.num_updates} of the record, or none"
                 raise InputError(f"num_updates is {num_updates}, {allowed}.")
-            return
-        configuration = model.record.configuration
-        experiments = configuration.get("families", {"": configuration.get("experiment", {})}).values()
-        known = [experiment.get("meta", {}).get("num_updates") for experiment in experiments]
-        usual = max((int(number) for number in known if number is not None), default=None)
-        if num_updates is None and usual is None and "budget" in self.features:
-            why = "the model observes the share of updates made, and its record does not say how many it was fitted on"
-            raise InputError(f"num_updates is missing, allowed is 1 or more: {why}.")
-        self.num_updates = int(num_updates or usual or 1)
+        else:
+            usual = model.record.num_updates
+            if num_updates is None and usual is None and "budget" in self.features:
+                why = "the model observes the share of updates made, and its record does not say how many it was fitted on"
+                raise InputError(f"num_updates is missing, allowed is 1 or more: {why}.")
+            self.num_updates = int(num_updates or usual or 1)
+            self.loop = {"num_updates": float(num_updates)} if num_updates else {}
+        self.compare(loop)
 
     def _restore(self, record: Any) -> int:
         """Take the state of a record, and return its number of updates."""
@@ -116,6 +128,8 @@ class Stepper:
             raise InputError("record: it belongs to a stepper of another model.")
         numbers = {name: np.float32(value) for name, value in vars(state.memory).items()}
         self.memory = Memory(**numbers | {"updates": state.memory.updates})
+        self.guard = Guard(*(np.float32(getattr(state.guard, name)) for name in Guard._fields))
+        self.loop = state.loop.model_dump(exclude_unset=True)
         if state.movement:
             with suppress(KeyError, ValueError):
                 parts = (base64.b64decode(state.movement[name], validate=True) for name in Movement._fields)
@@ -132,10 +146,13 @@ class Stepper:
                 raise InputError(f"record: gathered.{error}") from None
             # Records of version 0.2 have only the step: what else there was follows from the direction.
             values = sums["values"] or {name: low for name, (low, high) in bounds.items() if low == high}
-            values = {**values, "stepsize": float(self.memory.rate)}
+            if np.float32(values.get("stepsize", -1.0)) != self.memory.rate:
+                values = {**values, "stepsize": float(self.memory.rate)}
             if values.keys() != bounds.keys():
                 raise InputError(f"record: gathered.values are {shown([*values])}, allowed are {', '.join(bounds)}.")
             for name, (low, high) in bounds.items():
+                if "fallback" in self.guard.names:  # the loop's own, which know no range
+                    low, high = 0.0, ANY
                 if not np.float32(low) <= np.float32(values[name]) <= np.float32(high):
                     raise InputError(f"record: {name} is {values[name]:g}, allowed is {low:g} to {high:g}.")
                 if name in WHOLE and values[name] != round(values[name]):
@@ -180,13 +197,37 @@ class Stepper:
             self.gathered = self.gathered.after(given, begins, self.minibatches, np)
         return self._proposal
 
+    def compare(self, loop: Values | None) -> None:
+        """Compare what is known of the loop, now and from before, with those of the training data."""
+        self.loop = self.loop | from_json(_LOOP, {} if loop is None else loop, "loop").model_dump(exclude_unset=True)
+        chosen = ("epochs", "gradient_steps") if "gradient_steps" in self.model.record.hyperparameters else ()
+        known = {name: value for name, value in self.loop.items() if name not in chosen and self.outside != "trust"}
+        self.unlike = guards.unlike(self._trained_on, known)  # a clause by name
+        if self.outside == "refuse" and self.unlike:
+            raise InputError(f"loop: {next(iter(self.unlike.values()))}.")
+
+    def report(self, row: NDArray[np.float32] | None = None, divergence: Any = 0.0) -> None:
+        """Warn of all that is unusual, each once, or refuse it."""
+        causes = self.unlike | ({} if row is None else self.limits.far(row))
+        if self.outside == "refuse" and causes:
+            raise InputError(f"diagnostics: {next(iter(causes.values()))}.")
+        if new := [text for name, text in causes.items() if name not in self.warned]:
+            kept = "the values of the last update stay, pass your own as `fallback`"
+            then = f"{kept if self.fallback is None else 'your own values are used'}; outside='trust' follows the model"
+            warn(f"{'; '.join(new)}: {then if self.is_guarded else 'the proposal is a guess'}.")
+        if self.is_guarded and divergence > self.limits.divergence and "approx_kl" not in self.warned:
+            causes["approx_kl"] = above = f"approx_kl is {divergence:g}, more than {self.limits.divergence:g}"
+            warn(f"{above}: the rate is halved where this happens, and rises again slowly.")
+        self.warned |= causes.keys()
+
     def next_update(
-        self, reported: Mapping[str, Any], state: Any, choose: Callable[[Any], Proposal], xp: Any
-    ) -> tuple[Proposal, Observed]:
+        self, reported: Values, state: Any, last: Values, choose: Callable[[Any], Proposal], xp: Any
+    ) -> tuple[Proposal, Observed, Guard, tuple[Any, Any, Any]]:
         """Return the proposal for the next update and what to remember: all loops come here, with NumPy or in programs of JAX.
 
-        `state` has `memory`, `movement` and `gathered` of the learner. `choose` returns the model's own proposal for one row of
-        features; where anything is not finite, a fitted model gets NaN, for which it proposes the smallest step.
+        `state` has `memory`, `movement`, `gathered` and `guard` of the learner, `last` the values of its last update by name.
+        `choose` returns the model's own proposal for one row of features; where anything is not finite, a fitted model gets
+        NaN, for which it proposes the smallest step. The last result is whether to call `report`, and with what.
         """
         if self.minibatches is not None:
             reported = {**reported, **state.gathered.of_the_update(reported, self.minibatches, xp)}
@@ -197,34 +238,47 @@ class Stepper:
                 raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
         row = xp.concatenate(parts)
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
-        return proposal, found._replace(memory=found.memory._replace(rate=proposal.stepsize))
+        divergence, guard = found.diagnostics.get("approx_kl", np.float32(0.0)), state.guard
+        is_unusual = is_far = xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
+        if self.outside != "trust" and self.is_guarded:
+            progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
+            own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
+            fallen, is_unusual = is_far | bool(self.unlike), is_far | self.limits.has_diverged(found.diagnostics, xp)
+            values, guard = self.limits.guarded(proposal.values, last, own, fallen, found, state, xp)
+            whole = {name: xp.maximum(xp.floor(values[name]), 1.0) for name in WHOLE if name in values}
+            proposal = Proposal(values | whole, proposal.direction)
+        memory = found.memory._replace(rate=xp.asarray(proposal.stepsize, xp.float32))
+        return proposal, found._replace(memory=memory), guard, (is_unusual, row, divergence)
 
     def _propose(self, numbers: dict[str, Any]) -> None:
-        update = int(self.memory.updates)
+        update, last = int(self.memory.updates), self._proposal or self.usual
+        self.compare(batch_size(numbers))
         with np.errstate(all="ignore"):  # numbers that are not finite are seen below
-            proposal, found = self.next_update(numbers, self, self._choose, np)
-        if not found.sound and not self._has_warned:
-            self._has_warned = True
+            made = self.next_update(numbers, self, last.values, self.model.chosen, np)
+        proposal, found, guard, (is_unusual, *seen) = made
+        if is_unusual or self.unlike.keys() - self.warned:
+            self.report(*seen)
+        values = {name: int(value) if name in WHOLE else float(value) for name, value in proposal.values.items()}
+        proposal = Proposal(values, last.direction if "fallback" in guard.names else proposal.direction)
+        if not found.sound and "finite" not in self.warned:
+            self.warned.add("finite")
             bad = next(name for name, each in found.diagnostics.items() if not np.isfinite(each).all())
             then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
             text = f"diagnostics: {bad} is not finite, allowed are finite numbers of float32: {then}."
-            warnings.warn(f"{text} Further ones are not reported.", stacklevel=3)
+            warn(f"{text} Further ones are not reported.")
         # The state changes only now: a refused call changes nothing. Memory is of float32, as a record restores it.
         kept = Memory(*(np.float32(np.clip(value, -ANY, ANY)) for value in found.memory))
         self.memory, self.movement, self._proposal = kept._replace(updates=update + 1), found.movement, proposal
+        self.guard = Guard(*map(np.float32, guard))
         self.last = {name: np.atleast_1d(np.asarray(value, np.float32)) for name, value in found.features.items()}
         if self._log is not None:
-            entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction}
+            entry: dict[str, Any] = {"rate": proposal.stepsize, "direction": proposal.direction, "guard": guard.names}
             entry |= {name: value for name, value in proposal.values.items() if name not in ("stepsize", "direction")}
             for need, name, column in (("returns", "mean_return", "return"), ("approx_kl", "approx_kl", "approx_kl")):
                 if need in self.needs:
                     entry[column] = float(found.diagnostics[name]) if name in found.diagnostics else ""
             saw = zip(self.model.record.feature_names, np.concatenate(list(self.last.values())), strict=True)
             self._log(update, entry | {f"saw {name}": float(value) for name, value in saw})
-
-    def _choose(self, row: NDArray[np.float32]) -> Proposal:
-        self.model.check_reach(row, self.outside, self._warnings, stacklevel=6)
-        return self.model.chosen(row)
 
     def record(self) -> dict[str, Any]:
         """Return the state as JSON holds it: a few numbers, and two vectors if parameters are given."""
@@ -240,6 +294,8 @@ class Stepper:
             "num_updates": self.num_updates,
             "memory": memory | {"updates": int(self.memory.updates)},
             "movement": movement,
+            "guard": {name: float(value) for name, value in self.guard._asdict().items()},
+            "loop": {name: value for name, value in self.loop.items() if name != "batch_steps"},  # calls show it
             "gathered": sums | {"minibatches": int(self.gathered.minibatches)} | proposal,
         }
 
@@ -289,3 +345,9 @@ def as_diagnostics(*given: Any, convert: Callable[[str, Any], Any] = as_numbers)
                 raise InputError(f"diagnostics: {name} has {numbers.size} numbers, allowed is {allowed}.")
             found[str(name)] = numbers[0] if has_one else numbers
     return found
+
+
+def batch_size(diagnostics: Mapping[str, Any]) -> dict[str, int]:
+    """Return the steps of a batch, if the diagnostics (`as_diagnostics`) show them."""
+    sizes = [int(diagnostics[name].size) for name in ("values", "targets") if name in diagnostics]
+    return {"batch_steps": sizes[0]} if sizes else {}

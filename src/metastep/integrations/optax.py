@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError, shown
 from metastep.features.diagnostics import Memory, MinibatchStats, Movement
 from metastep.fqi import Model
-from metastep.fqi.stepper import WHOLE, Outside, Proposal, as_diagnostics, as_numbers, require_bool
-from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
+from metastep.fqi.guard import Fallback, Guard, Outside, Values
+from metastep.fqi.stepper import WHOLE, Proposal, as_diagnostics, as_numbers, batch_size, require_bool
+from metastep.integrations.rates import ModelSource, rate_model, require_settings
 from metastep.search import SearchedModel
 
 _KEYS = {"stepsize": "learning_rate"}  # the rate has optax's name in the state
@@ -34,6 +35,7 @@ class LearnedRateState(NamedTuple):
     memory: Memory
     movement: Movement
     gathered: MinibatchStats
+    guard: Guard
 
 
 class LearnedUpdate(NamedTuple):
@@ -44,7 +46,7 @@ class LearnedUpdate(NamedTuple):
 
 
 def learned_rate(
-    model: ModelSource, num_updates: int | None = None, *, outside: Outside = "warn", minibatches: int | None = None
+    model: ModelSource, num_updates: int | None = None, **options: Any
 ) -> optax.GradientTransformationExtraArgs:
     """Scale updates by minus the rate that a model proposes, as the last link of `optax.chain`.
 
@@ -52,14 +54,11 @@ def learned_rate(
     every time, except `parameters`. `begins` is true where an update begins and a rate is proposed, such as at the first of
     its minibatches; otherwise the rate stays. `learned_update` is for models that choose more than the rate.
 
-    Args:
-        model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        num_updates, minibatches: as of `metastep.Stepper`.
-        outside: likewise; a refusal is a `jax.errors.JaxRuntimeError` whose last line says why.
+    The arguments and options are those of `learned_update`.
     """
     fitted, name = rate_model(model), "learned_rate: update"
     require_settings(fitted, "learned_rate", instead="use learned_update")
-    init, propose = learned_update(fitted, num_updates, outside=outside, minibatches=minibatches, name=name)
+    init, propose = learned_update(fitted, num_updates, name=name, **options)
 
     def update(updates: Any, state: LearnedRateState, params: Any = None, **given: Any) -> tuple[Any, LearnedRateState]:
         values, state = propose(state, given.get("diagnostics"), params, begins=given.get("begins", True))
@@ -72,31 +71,36 @@ def learned_update(
     model: ModelSource,
     num_updates: int | None = None,
     *,
-    outside: Outside = "warn",
+    outside: Outside = "fallback",
     minibatches: int | None = None,
+    fallback: Fallback = None,
+    loop: Values | None = None,
     name: str = "learned_update: propose",
 ) -> LearnedUpdate:
     """Return pure functions that propose all hyperparameters of an update, by name.
 
     `init(params)` returns the first state, `propose(state, diagnostics, params)` the values and the next state. Call it after
-    the batch and before the losses of an update; `params` may be left out where the model does not observe their steps. The
-    arguments are those of `learned_rate`; sentences about wrong ones begin with `name`.
+    the batch and before the losses of an update; `params` may be left out where the model does not observe their steps.
+
+    Args:
+        model: a model, or the name of one that comes with the library, a file or the folder of a run.
+        num_updates, minibatches, fallback, loop: as of `metastep.Stepper`; a function for the fallback is one of JAX.
+        outside: likewise; a refusal in a program is a `jax.errors.JaxRuntimeError` whose last line says why.
+        name: sentences about wrong arguments begin with it.
     """
     fitted = rate_model(model)
-    stepper = fitted.stepper(num_updates, outside, minibatches=minibatches)
-    chosen, place, warned, is_compared = fitted.record.hyperparameters, name.partition(":")[0], list[str](), False
+    stepper = fitted.stepper(num_updates, outside, minibatches=minibatches, fallback=fallback, loop=loop)
+    chosen, place = fitted.record.hyperparameters, name.partition(":")[0]
     branches = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
-    low, high = (np.asarray(ends, np.float32) for ends in (fitted.record.feature_low, fitted.record.feature_high))
 
-    def check(rows: Any) -> NDArray[np.float32]:
+    def report(rows: Any, divergence: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
-        for row in table.reshape(-1, table.shape[-1]):
-            fitted.check_reach(row, outside, warned)
+        for row, number in zip(table.reshape(-1, table.shape[-1]), np.ravel(divergence), strict=True):
+            stepper.report(row, number)
         return np.zeros(table.shape[:-1], np.float32)
 
     def act(rows: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
-        check(table)
         found = cast(Model, fitted).act(table.reshape(-1, table.shape[-1]), threads=1)
         found = found.reshape(*table.shape[:-1], -1)  # the step, after the position of its branch if there are several
         others = np.array([[*branch.values.values()] for branch in fitted.record.branches], np.float32)
@@ -109,11 +113,7 @@ def learned_update(
             shape = jax.ShapeDtypeStruct((len(chosen),), jnp.float32)
             found = jax.pure_callback(act, shape, row, vmap_method="broadcast_all")
             return Proposal(dict(zip(chosen, found, strict=True)))
-        values, nothing = fitted.values(row, jnp), jnp.float32(0.0)
-        checked = partial(jax.pure_callback, check, nothing, row, vmap_method="broadcast_all")
-        # The host is called only where a number lies outside; the zero that it returns makes sure that it is.
-        zero = jax.lax.cond(jnp.any((row < low) | (row > high)), checked, lambda: nothing)
-        return Proposal(values | {"stepsize": values["stepsize"] + zero})
+        return Proposal(fitted.values(row, jnp))
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
@@ -131,7 +131,9 @@ def learned_update(
             leaves.append(numbers.reshape(own.shape))
         found: LearnedRateState = jax.tree.unflatten(form, leaves)
         # What is remembered is finite, unlike what is gathered.
-        memory, movement = jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), found[1:3])
+        memory, movement, guard = jax.tree.map(
+            lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), (found.memory, found.movement, found.guard)
+        )
         values = {}
         for each in chosen:
             number = found.hyperparams[key := _KEYS.get(each, each)]
@@ -139,22 +141,30 @@ def learned_update(
             # The nearest number of all ranges; a choice among several has one range of a single number for each.
             near = jnp.clip(jnp.nan_to_num(number, nan=ends.min()), ends[:, 0], ends[:, 1])
             nearest = near[jnp.argmin(jnp.abs(near - number))]
-            values[key] = jnp.round(nearest) if each in WHOLE else nearest
-        return LearnedRateState(values, memory, movement, found.gathered)
+            nearest = jnp.round(nearest) if each in WHOLE else nearest
+            # The loop's own values know no range.
+            values[key] = jnp.where((guard.acted == 1.0) & jnp.isfinite(number), jnp.maximum(number, 0.0), nearest)
+        return LearnedRateState(values, memory, movement, found.gathered, guard)
 
     def init(params: Any) -> LearnedRateState:
         flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
-        memory, gathered = jax.tree.map(jnp.float32, (Memory(), MinibatchStats()))
+        memory, gathered, guard = jax.tree.map(jnp.float32, (Memory(), MinibatchStats(), Guard()))
         values = {_KEYS.get(each, each): jnp.float32(min(branch[each][0] for branch in branches)) for each in chosen}
-        return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered)
+        return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered, guard)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
         if stepper.needs_parameters:
             given = {**given, "parameters": _flat(params)}
-        (values, _), found = stepper.next_update(given, state, choose, jnp)
-        rates: dict[str, Any] = {_KEYS.get(each, each): values[each] for each in chosen}
-        return LearnedRateState(rates, found.memory, found.movement or state.movement, state.gathered)
+        begun, usual = state.memory.updates > 0, stepper.usual.values
+        last = {each: jnp.where(begun, state.hyperparams[_KEYS.get(each, each)], usual[each]) for each in chosen}
+        (values, _), found, guard, (is_unusual, *seen) = stepper.next_update(given, state, last, choose, jnp)
+        nothing = jnp.float32(0.0)
+        reported = partial(jax.pure_callback, report, nothing, *seen, vmap_method="broadcast_all")
+        # The host is called only where something is unusual; the zero that it returns makes sure that it is.
+        zero = jax.lax.cond(is_unusual, reported, lambda: nothing)
+        rates: dict[str, Any] = {_KEYS.get(each, each): jnp.float32(values[each]) + zero for each in chosen}
+        return LearnedRateState(rates, found.memory, found.movement or state.movement, state.gathered, guard)
 
     def propose(
         state: LearnedRateState,
@@ -171,10 +181,9 @@ def learned_update(
         begins = begins if isinstance(begins, jax.Array) else bool(begins)
         given = as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers)
         state = restored(state, params)
-        nonlocal is_compared
-        if not is_compared:
-            is_compared = True
-            warn_of_differences(fitted, place, batch_size(given))
+        stepper.compare(batch_size(given))
+        if stepper.unlike.keys() - stepper.warned:
+            stepper.report()
         state = jax.lax.cond(begins, lambda: proposed(given, params, state), lambda: state)
         if minibatches is not None:
             state = state._replace(gathered=state.gathered.after(given, begins, minibatches, jnp))

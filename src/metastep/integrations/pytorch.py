@@ -8,8 +8,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
-from metastep.fqi.stepper import Outside, as_diagnostics, require_bool
-from metastep.integrations.rates import ModelSource, batch_size, rate_model, require_settings, warn_of_differences
+from metastep.fqi.guard import Fallback, Outside, Values
+from metastep.fqi.stepper import require_bool
+from metastep.integrations.rates import ModelSource, rate_model, require_settings
 
 _LARGEST = 1e4  # ratio of a group's rate to that of the first
 
@@ -24,7 +25,8 @@ class LearnedLR(LRScheduler):
     Args:
         optimizer: any of PyTorch's.
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        num_updates, log, outside, minibatches: as of `metastep.Stepper`.
+        num_updates, log, outside, minibatches, loop: as of `metastep.Stepper`.
+        fallback: likewise; by default the first rate of the optimizer.
         reads: other hyperparameters of the model, which the loop takes from `values` after each `step`. A parameter group
             whose `name` is "critic" gets `critic_rate` times its rate without that.
     """
@@ -36,8 +38,10 @@ class LearnedLR(LRScheduler):
         num_updates: int | None = None,
         log: AnyLog = None,
         *,
-        outside: Outside = "warn",
+        outside: Outside = "fallback",
         minibatches: int | None = None,
+        fallback: Fallback = None,
+        loop: Values | None = None,
         reads: Sequence[str] = (),
     ) -> None:
         # Without the base class's `__init__`, which would step at once, before there are diagnostics.
@@ -46,10 +50,12 @@ class LearnedLR(LRScheduler):
         settings = ("stepsize", *reads, *(["critic_rate"] if has_critic else []))
         require_settings(fitted, "LearnedLR", settings, "name those that the loop takes from `values` in `reads`")
         self.values: dict[str, float] = {}  # of the last proposal, by name
-        self.stepper = fitted.stepper(num_updates, outside, None, self._log, minibatches)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        if fallback is None:
+            fallback = {"stepsize": self.base_lrs[0]} | ({"critic_rate": 1.0} if "critic_rate" in settings else {})
+        self.stepper = fitted.stepper(num_updates, outside, None, self._log, minibatches, fallback, loop)
         self._last_lr = self.get_lr()
         self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
         if not all(0.0 <= ratio <= _LARGEST for ratio in self._ratios):
@@ -68,12 +74,9 @@ class LearnedLR(LRScheduler):
         if not begins:
             self.stepper(diagnostics, begins=False)
             return
-        # Before the first update compare its batch, before the second the gradient steps of the first.
-        own = batch_size(as_diagnostics(diagnostics)) if self._step_count == 0 else {}
         if self._step_count == 1 and self._optimizer_steps:
-            own = {"gradient steps of an update": self._optimizer_steps}
+            self.stepper.compare({"gradient_steps": self._optimizer_steps})
         self._optimizer_steps = 0
-        warn_of_differences(self.stepper.model, "LearnedLR", own)
         # The rate of the optimizer counts, even if other code has changed it.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
         if self.stepper.needs_parameters:
@@ -108,5 +111,6 @@ class LearnedLR(LRScheduler):
         if not isinstance(state_dict, Mapping) or state_dict.get("stepper") is None:
             raise InputError(f"state_dict is {shown(state_dict)}, allowed is the result of `state_dict`.")
         before, record = self.stepper, state_dict["stepper"]
-        self.stepper = before.model.stepper(self._given, before.outside, record, self._log, before.minibatches)
+        own = before.minibatches, before.fallback, before.loop
+        self.stepper = before.model.stepper(self._given, before.outside, record, self._log, *own)
         self._now()

@@ -22,8 +22,8 @@ from metastep._core.errors import InputError
 from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import from_json
 from metastep.fqi import Stepper
-from metastep.fqi.stepper import Outside
-from metastep.integrations.rates import ModelSource, rate_model, require_settings, warn_of_differences
+from metastep.fqi.guard import LOOP, Outside
+from metastep.integrations.rates import ModelSource, rate_model, require_settings
 
 _ROWS = 4096  # observations in one call of the policy
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
@@ -166,14 +166,14 @@ class LearnedRate(BaseCallback):
 
     Args:
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
-        log, outside: as of `metastep.Stepper`.
+        log, outside: as of `metastep.Stepper`; the fallback are the algorithm's own schedules and settings.
         verbose: as in other callbacks.
     """
 
-    def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, *, outside: Outside = "warn") -> None:
+    def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, outside: Outside = "fallback") -> None:
         super().__init__(verbose)
         self.rates, self._log, self._outside = rate_model(model), as_log(log), outside
-        self.rates.stepper(1, outside)  # raises now if something is wrong
+        self.rates.stepper(self.rates.record.num_updates or 1, outside)  # raises now if something is wrong
         self.stepper: Stepper  # from the start of the training on
         self.measured: dict[str, float] = {}  # of the last update
         self.proposed: list[float] = []  # learning rates
@@ -192,15 +192,20 @@ class LearnedRate(BaseCallback):
         require_settings(self.rates, f"LearnedRate with {kind}", _SETTINGS[kind])
         if (interrupted := getattr(algorithm.policy, _RUNNING, None)) is not None:
             interrupted.end()
-        is_chosen = "gradient_steps" in self.rates.record.hyperparameters
-        own = {
-            "algorithm": type(algorithm).__name__.lower(),
-            "steps of a batch": algorithm.n_steps * algorithm.n_envs,
-            "epochs": None if is_chosen else getattr(algorithm, "n_epochs", None),
-            "minibatch": getattr(algorithm, "batch_size", None),
-            "discount": algorithm.gamma,
-        }
-        warn_of_differences(self.rates, "LearnedRate", own)
+
+    def _own(self) -> dict[str, Any]:
+        """Return what the algorithm would do without a model, by the names of hyperparameters and of `guard.LOOP`."""
+        algorithm: Any = self.model
+        progress, found = 1.0 - algorithm.num_timesteps / algorithm._total_timesteps, dict[str, Any](critic_rate=1.0)
+        found |= {"stepsize": algorithm.lr_schedule(progress), "gae_lambda": algorithm.gae_lambda}
+        found |= {"entropy_weight": algorithm.ent_coef, "num_envs": algorithm.n_envs, "discount": algorithm.gamma}
+        found |= {"algorithm": "a2c", "batch_steps": algorithm.n_steps * algorithm.n_envs}
+        found["actions"] = {"Box": "continuous"}.get(name := type(algorithm.action_space).__name__, name.lower())
+        if hasattr(algorithm, "n_epochs"):
+            found |= {"algorithm": "ppo", "epochs": algorithm.n_epochs, "minibatch_size": algorithm.batch_size}
+            steps = algorithm.n_epochs * -(-found["batch_steps"] // algorithm.batch_size)
+            found |= {"gradient_steps": steps, "clip_range": algorithm.clip_range(progress)}
+        return found
 
     def _on_training_start(self) -> None:
         algorithm: Any = self.model
@@ -212,7 +217,10 @@ class LearnedRate(BaseCallback):
         wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
         each = -(-wanted // algorithm.n_envs)
         self._returns = Returns(algorithm.env, each, state.returns, algorithm._last_episode_starts)
-        self.stepper = self.rates.stepper(None if state.stepper else total, self._outside, state.stepper, self._log)
+        known, names = self._own() | {"num_updates": total}, self.rates.record.hyperparameters
+        how: Any = {"fallback": lambda _: {name: self._own()[name] for name in names}, "outside": self._outside}
+        how |= {"record": state.stepper, "loop": {name: known[name] for name in LOOP if known.get(name)}}
+        self.stepper = self.rates.stepper(None if state.stepper else total, log=self._log, **how)
         self.stepper.num_updates = total  # those made and those to come
         if state.stepper is None and not is_new:
             text = "the algorithm has been trained, but has no record of a stepper, which starts with an empty memory"

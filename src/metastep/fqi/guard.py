@@ -1,0 +1,187 @@
+"""Guards: they keep a model from doing harm in a training loop that is unlike those it was trained on, or that goes well.
+
+Where the loop or a feature is unlike the training data, the loop's own values replace the model's; without any, those of the last
+update stay. Everywhere else, proposals are bounded (`Limits.guarded`). Simulated learners have no guards, and loops have none
+with `outside="trust"`.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep._core.errors import InputError, not_registered, shown
+from metastep._core.settings import Positive
+from metastep.features.diagnostics import ANY, SMALLEST, Observed
+
+Outside = Literal["fallback", "refuse", "trust"]
+"""Where a loop or a feature is unlike the training data: use the loop's own values, raise an error, or follow the model."""
+Values = Mapping[str, Any]  # by name: of hyperparameters, or what is known of a training loop (`LOOP`)
+Fallback = float | Values | Callable[[Any], Any] | None
+"""A loop's own rate or, by name, its own hyperparameters; each may be a function of the share of the updates that were made."""
+
+SIZES = ("num_envs", "batch_steps", "minibatch_size", "epochs", "gradient_steps", "discount", "num_updates")
+LOOP: Any = {"algorithm": (str, ""), "actions": (str, "")} | dict.fromkeys(SIZES, (Positive, 0.0))
+RULES = ("ppo", "a2c", "trpo")  # whose proposals are guarded
+HELD = ("stepsize", "gradient_steps", "clip_range")  # these make steps larger
+ACTED = ("fallback", "rise", "divergence", "best")  # the guards, in the order of the bits of `Guard.acted`
+RISE = 3.0  # largest factor between the rates of two updates
+FIRST_RISE = 10.0  # largest factor between the first rate and the loop's own
+RECOVERY = 1.25  # factor by which the ceiling of the rate rises per update after a divergence that halved it
+DIVERGENCE = 0.5  # an `approx_kl` above is too large for any model; that of usual updates is about 0.01
+MARGIN = 0.25  # features may leave the range of the training data by this share of it
+FACTOR = 4.0  # numbers of a loop may leave the range of the loops in the training data by this factor
+
+
+class Guard(NamedTuple):
+    """What guards remember of one learner between updates."""
+
+    ceiling: Any = ANY  # of the rate
+    stepsize: Any = 0.0  # this and the next two were used when they could last increase
+    gradient_steps: Any = 0.0
+    clip_range: Any = 0.0
+    acted: Any = 0.0  # which guards changed the last proposal, as a sum of bits
+
+    @property
+    def names(self) -> str:
+        """The guards that changed the last proposal."""
+        return " ".join(name for bit, name in enumerate(ACTED) if int(self.acted) >> bit & 1)
+
+
+class Limits(NamedTuple):
+    """What guards know of a model."""
+
+    record: Any  # the model's
+    low: NDArray[np.float32]  # (features,): smaller ones are unlike the training data
+    high: NDArray[np.float32]
+    ends: dict[str, NDArray[np.float32]]  # (2,): of hyperparameters; where branches have others, the largest ones
+    held: tuple[str, ...]  # hyperparameters that are not to increase
+    divergence: float  # an `approx_kl` above is too large
+
+    def beyond(self, row: Any, xp: Any) -> Any:
+        """Return which features of a row are unlike the training data; none where one is not finite."""
+        return xp.all(xp.isfinite(row)) & ((row < self.low) | (row > self.high))
+
+    def far(self, row: NDArray[np.float32]) -> dict[str, str]:
+        """Return a clause on each feature that is unlike the training data, by name."""
+        ends, is_far = (self.record.feature_low, self.record.feature_high), self.beyond(row, np)
+        text = "{} is {:g}, outside of the {:g} to {:g} of the training data".format
+        every = zip(is_far, self.record.feature_names, row, *ends, strict=True)
+        return {each[0]: text(*each) for is_beyond, *each in every if is_beyond}
+
+    def has_diverged(self, seen: Values, xp: Any) -> Any:
+        """Return whether diagnostics are those of an update that was too large, or whose divergence is NaN."""
+        return xp.logical_not(seen.get("approx_kl", 0.0) <= self.divergence)
+
+    def guarded(
+        self, values: Values, last: Values, own: Values, fallen: Any, found: Observed, state: Any, xp: Any
+    ) -> tuple[dict[str, Any], Guard]:
+        """Return what to use of the values that a model proposes, and what to remember of it.
+
+        The rate grows by a bounded factor. It is halved where the last update diverged; then its ceiling rises slowly. Nothing
+        that makes steps larger increases there, or where the return stays at its best, within its standard error, or does not
+        vary. Where a loop has `fallen` back, its `own` values and those of the `last` update replace all others.
+        """
+        seen, memory, guard, (low, high) = found.diagnostics, state.memory, state.guard, self.ends["stepsize"]
+        used = xp.where(xp.isfinite(seen["rate"]), seen["rate"], memory.rate)
+        used, begun = xp.clip(xp.asarray(used, xp.float32), low, high), xp.asarray(memory.updates > 0)
+        holds = self.has_diverged(seen, xp)
+        ceiling = xp.clip(xp.where(holds, 0.5 * used, RECOVERY * xp.minimum(guard.ceiling, high)), low, high)
+        rise = xp.where(begun, RISE * used, xp.asarray(FIRST_RISE * own.get("stepsize", high), xp.float32))
+        mean, error = (seen.get(name, np.float32(np.nan)) for name in ("mean_return", "return_error"))
+        holds |= (memory.sound > 0) & (xp.abs(mean - memory.best_return) <= xp.fmax(error, SMALLEST * xp.abs(mean)))
+        if "returns" not in seen or seen["returns"].shape[-1] > 1:  # a single return cannot vary
+            holds |= error <= SMALLEST * xp.abs(mean)
+        proposed = {name: xp.asarray(values[name], xp.float32) for name in self.held}
+        known = {name: xp.asarray(own.get(name, self.ends[name][1]), xp.float32) for name in self.held}
+        known = {name: xp.where(begun, getattr(guard, name), each) for name, each in known.items()}
+        caps = {name: xp.where(holds, each, self.ends[name][1]) for name, each in known.items()}
+        is_held = [proposed[name] > cap for name, cap in caps.items()]
+        acts = proposed["stepsize"] > rise, proposed["stepsize"] > ceiling, xp.any(xp.stack(is_held))
+        caps["stepsize"] = xp.minimum(caps["stepsize"], xp.minimum(rise, ceiling))
+        caps = {name: xp.maximum(cap, self.ends[name][0]) for name, cap in caps.items()}
+        bounds = {name: xp.minimum(proposed[name], cap) for name, cap in caps.items()}
+        own, after = {**last, **own}, {**values, **bounds}
+        both = {name: (xp.asarray(own[name], float), xp.asarray(after[name], float)) for name in after}  # not rounded
+        after = {name: xp.where(fallen, *either) for name, either in both.items()}
+        stays = begun & (holds | xp.logical_not(found.sound))  # the smallest step is no measure of later ones
+        kept = {name: xp.where(stays, known[name], xp.asarray(after[name], xp.float32)) for name in self.held}
+        bits = sum(xp.where(act, np.float32(2 << bit), np.float32(0.0)) for bit, act in enumerate(acts))
+        return after, guard._replace(ceiling=ceiling, acted=xp.where(fallen, np.float32(1.0), bits), **kept)
+
+
+def limits_of(record: Any) -> Limits:
+    """Return the limits of a model's record."""
+    low, high = (np.asarray(reach, np.float64) for reach in (record.feature_low, record.feature_high))
+    # Also where the range is a point: logarithms differ in the last bits between frameworks.
+    margin = 1e-5 * np.maximum(np.abs(low), np.abs(high)) + MARGIN * (high - low)
+    least, most = (np.clip(each, -ANY, ANY).astype(np.float32) for each in (low - margin, high + margin))
+    every = [record.bounds(direction) for direction in record.directions or ("",)]
+    both = {name: np.array([each[name] for each in every], np.float32) for name in every[0]}  # (branches, 2)
+    ends = {name: each.max(axis=0) for name, each in both.items()}
+    # A menu's categories fix the clip range.
+    held = tuple(name for name in HELD if name in ends and (name == "stepsize" or not record.directions))
+    largest = dict(zip(record.feature_names, record.feature_high, strict=True)).get("last_divergence", 0.0)
+    divergence = float(np.clip(2.0 * 10.0 ** min(largest, 0.0), 0.1 * DIVERGENCE, DIVERGENCE))
+    return Limits(record, least, most, ends, held, divergence)
+
+
+def table(content: Any, name: str) -> dict[str, Any]:
+    """Return what a record has under a name if it is a table, else an empty one: files may hold anything."""
+    return found if isinstance(content, dict) and isinstance(found := content.get(name), dict) else {}
+
+
+def loop_of(setting: Any) -> dict[str, float | str]:
+    """Return what a meta-MDP's `setting`, or another table of a model's record, says of a training loop."""
+    rule, policy = table(setting, "rule"), table(setting, "policy")
+    known = {**rule, **(setting if isinstance(setting, dict) else {}), "algorithm": rule.get("name")}
+    if "num_choices" in policy:
+        known["actions"] = "discrete" if policy["num_choices"] else "continuous"
+    found: Any = {name: float(x) for name, x in known.items() if isinstance(x, int | float) and 0 < x <= ANY}
+    found["batch_steps"] = found.get("num_envs", 0.0) * found.get("num_steps", 0.0)
+    found["gradient_steps"] = found.get("epochs", 0.0) * found["batch_steps"] // found.get("minibatch_size", 1.0)
+    found |= {name: known[name] for name in ("algorithm", "actions") if isinstance(known.get(name), str)}
+    return {name: found[name] for name in LOOP if found.get(name)}
+
+
+def unlike(trained: Sequence[Values], own: Values) -> dict[str, str]:
+    """Return in what a loop is unlike all those that a model was trained on, one clause by name."""
+    found = {}
+    for name, value in own.items():
+        known: list[Any] = [each[name] for each in trained if isinstance(each.get(name), type(value))]
+        if isinstance(value, str):
+            is_near, reach = value in known, " and ".join(dict.fromkeys(known))
+        elif known:  # discounts by how many steps they look ahead
+            ends = min(known), max(known)
+            low, high, number = (1.0 / max(1.0 - x, SMALLEST) if name == "discount" else x for x in (*ends, value))
+            is_near, reach = low / FACTOR <= number <= high * FACTOR, " to ".join(dict.fromkeys(f"{x:g}" for x in ends))
+        if known and not is_near:
+            found[name] = f"{name} is {value if isinstance(value, str) else f'{value:g}'}, trained on {reach}"
+    return found
+
+
+def own_values(fallback: Fallback, progress: Any, names: Sequence[str], xp: Any) -> dict[str, Any]:
+    """Return a loop's own values by name, as far as they are given, where this share of the updates was made."""
+    given = fallback(progress) if callable(fallback) else fallback
+    given = given if isinstance(given, Mapping) else {} if given is None else {"stepsize": given}
+    found = {}
+    for name, each in given.items():
+        if name not in names:
+            raise not_registered("fallback", str(name), names, "is not what the model chooses")
+        found[name] = value = each(progress) if callable(each) else each
+        if xp is np:
+            found[name] = value = value.item() if hasattr(value, "item") and np.size(value) == 1 else value
+            if not isinstance(value, int | float) or not 0 <= value <= ANY:
+                raise InputError(f"fallback: {name} is {shown(value)}, allowed is a finite number, 0 or more.")
+    return found
+
+
+def warn(text: str) -> None:
+    """Warn at the line that called the library."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith("metastep."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
