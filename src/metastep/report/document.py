@@ -163,9 +163,7 @@ def write_document(document: Document, folder: Path) -> list[Path]:
     pictures = [part for part in document.parts if isinstance(part, Picture)]
     drawings = {picture.name: draw(picture) for picture in pictures}
     storage.create_folder(folder)
-    files: list[Path] = []
-    for picture in pictures:
-        files += write_picture(picture, folder / "figures", drawings[picture.name])
+    files = [file for each in pictures for file in write_picture(each, folder / "figures", drawings[each.name])]
     for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document, drawings))):
         storage.write_atomically(folder / name, text.encode())
         files.append(folder / name)
