@@ -44,18 +44,18 @@ def write_report(run: Run) -> Path:
                 levels = {name: searching.read_level(own, name).record for name in own.config.search.levels}
                 num_steps = {name: record.search_steps for name, record in levels.items()}
                 name = own.path.name if own.path != run.path else "the model"
-                known = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), learning_seconds(own)
-                searched[name] = tables.Searched(model, validation, num_steps, *known)
+                details = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), learning_seconds(own)
+                searched[name] = tables.Searched(model, validation, num_steps, *details)
         for spec in run.methods.values():
-            own = run.of_model(spec.model)
-            if stages.example_controller(spec).needs_model and own.config.learner == "fitted-q":
-                dataset, (model, validation) = own.dataset, stages.read_fitted(own)
+            model_run = run.of_model(spec.model)
+            if stages.example_controller(spec).needs_model and model_run.config.learner == "fitted-q":
+                dataset, (model, validation) = model_run.dataset, stages.read_fitted(model_run)
                 names, updates = [part.name for part in model.record.observation], dataset.layout.num_updates // 2
                 starts, later = (observations(dataset, names, update) for update in (0, updates))
-                place = own.model_file.relative_to(run.path).as_posix()
+                place = model_run.model_file.relative_to(run.path).as_posix()
                 seen = dataset.counts(), starts, later, updates
-                seconds = learning_seconds(own) if searched else 0.0
-                fitted[spec.name] = tables.Fitted(model, validation, *seen, own.config.to_dict(), place, seconds)
+                seconds = learning_seconds(model_run) if searched else 0.0
+                fitted[spec.name] = tables.Fitted(model, validation, *seen, model_run.config.to_dict(), place, seconds)
         findings = tables.Findings(
             name=config.env.name.rpartition(":")[2],
             command=repeating(run),
