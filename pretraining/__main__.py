@@ -26,6 +26,8 @@ def _carry_on(
     terminal: Any, work: Any, out: Path, plan: str, minutes: float | None, generations: int | None, seed: int
 ) -> Any:
     """Work until it is done, or the time is up; write the card and return the model."""
+    import jax
+
     from metastep import InputError
     from pretraining.card import write_card
     from pretraining.recipe import PLANS, open_plan
@@ -45,7 +47,9 @@ def _carry_on(
         return found
     except OutOfTime:
         print("the time is up; the same command goes on.", flush=True)
-        os._exit(_UNFINISHED)  # without waiting for threads that compile
+        if jax.default_backend() != "cpu":
+            os._exit(_UNFINISHED)  # without waiting for threads that compile
+        raise typer.Exit(_UNFINISHED) from None
 
 
 @app.command()
