@@ -78,7 +78,7 @@ pretrained: $(VENV)/.core
 	$(foreach preset,cartpole nav2d minigolf swingup,$(call published,$(preset),5,--device cpu))
 	$(call published,halfcheetah,5,--device gpu)
 	$(foreach preset,$(PPO),$(call published,$(preset),20,--device gpu --set meta.stepsize_high=0.1))
-	$(BIN)/metastep publish $(PPO:%=runs/pretrained/%) --name ppo-classic --trees 20 --out src/metastep/pretrained --force
+	$(BIN)/python -m pretraining pooled $(PPO:%=runs/pretrained/%) --name ppo-classic --trees 20 --out src/metastep/pretrained --force
 
 clean:
 	rm -rf $(VENV) .cache build dist site *.egg-info src/*.egg-info benchmarks/.venvs

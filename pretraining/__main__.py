@@ -1,4 +1,4 @@
-"""`python -m pretraining`: train the model `ppo`, score it on the final test, and write its card."""
+"""`python -m pretraining`: train the model `ppo`, score it on the final test, and write its card; or fit one on several runs."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from metastep.cli.frame import main, program, working
+from metastep.cli.frame import ForceOption, ImportsOption, main, program, working
 
 app = program("python -m pretraining")
 _UNFINISHED = 3  # exit code where the time is up
@@ -26,6 +26,8 @@ def _carry_on(
     terminal: Any, work: Any, out: Path, plan: str, minutes: float | None, generations: int | None, seed: int
 ) -> Any:
     """Work until it is done, or the time is up; write the card and return the model."""
+    import jax
+
     from metastep import InputError
     from pretraining.card import write_card
     from pretraining.recipe import PLANS, open_plan
@@ -45,7 +47,9 @@ def _carry_on(
         return found
     except OutOfTime:
         print("the time is up; the same command goes on.", flush=True)
-        os._exit(_UNFINISHED)  # without waiting for threads that compile
+        if jax.default_backend() != "cpu":
+            os._exit(_UNFINISHED)  # without waiting for threads that compile
+        raise typer.Exit(_UNFINISHED) from None
 
 
 @app.command()
@@ -83,6 +87,29 @@ def score(
 
     _, scores = _carry_on(terminal, score_all, out, plan, minutes, generations, seed)
     print_scores(scores)
+
+
+@app.command()
+@working
+def pooled(
+    terminal: Any,
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, each of another family.")],
+    name: Annotated[str, typer.Option(help="Name of the model.")],
+    out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
+    trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
+    allow_imports: ImportsOption = False,
+    force: ForceOption = False,
+) -> None:
+    """Fit one model on the training data of several runs, and write it as a small file with a card."""
+    from metastep import Run
+    from metastep.experiments.publishing import publish_model, require_free
+    from pretraining.pooled import fit_pooled
+
+    require_free(name, out, force)  # before hours of work
+    opened = [Run.open(run).importing(allow_imports) for run in runs]
+    how: Any = {"command": shlex.join(["python", "-m", "pretraining", *sys.argv[1:]]), "tracker": terminal}
+    model = fit_pooled(opened, tracker=terminal)
+    print(*publish_model(model, opened, name, out, trees=trees, force=force, **how)[:2], sep="\n")
 
 
 if __name__ == "__main__":

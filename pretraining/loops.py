@@ -56,7 +56,7 @@ LOOPS: dict[str, Loop] = {
     "sb3": Loop(1, 2048, 64, 10, 20),  # Stable-Baselines3's default
     "cleanrl": Loop(4, 128, 128, 4, 120),  # CleanRL's ppo.py and PureJaxRL's ppo.py
     "cleanrl-continuous": Loop(1, 2048, 64, 10, 20, normalises=_BOTH),  # CleanRL's ppo_continuous_action.py
-    "purejaxrl-brax": Loop(256, 10, 320, 4, 80, normalises=_BOTH),  # an eighth of its environments
+    "purejaxrl-brax": Loop(128, 25, 400, 4, 100, normalises=_BOTH),  # fewer environments, more steps
     "zoo-cartpole": Loop(8, 32, 256, 20, 200, discount=0.98),  # RL Zoo, as the next two
     "zoo-mujoco": Loop(1, 512, 32, 20, 40, (64, 64), "relu", _BOTH),
     "zoo-lander": Loop(16, 256, 64, 4, 25, discount=0.999),  # a quarter of the steps

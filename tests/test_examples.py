@@ -1,7 +1,8 @@
-"""Every script in examples/ runs without a warning, from any folder."""
+"""Every script and notebook in examples/ runs without a warning, from any folder."""
 
 import ast
 import difflib
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from metastep.fqi import save_model
+from metastep.search import save_model as save_searched
 from tests.processes import execute
-from tests.steppers import tiny_model
+from tests.steppers import ADDED, TRAINING, tiny_model, whole_model
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
-EXAMPLES = sorted(FOLDER.glob("*.py"))
+EXAMPLES = sorted([*FOLDER.glob("*.py"), *FOLDER.glob("*.ipynb")])
 LOOPS = [path for path in EXAMPLES if "_rate_" in path.name]
 
 
@@ -29,25 +31,40 @@ def test_examples_of_loops_are_short_and_each_has_one_before_it():
 
 
 # Those that import the same frameworks run in one process, which imports once.
-GROUPS = ["01 02 04", "03 05 07", "06 08"]
+GROUPS = ["01 02 04", "03 05 07 09 two", "06 08 10"]
+# Compiling the whole training takes most of the time.
+HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def test_every_example_is_in_a_group():
-    assert [path.name[:2] for path in EXAMPLES] == sorted(" ".join(GROUPS).split())
+    assert [path.name.partition("_")[0] for path in EXAMPLES] == sorted(" ".join(GROUPS).split())
+
+
+def script(path: Path) -> str:
+    """The text of a script, or the code of a notebook, which has no outputs, without the cell that installs."""
+    if path.suffix == ".py":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert [text for text in texts if text.startswith("%")] == ['%pip install --quiet "..[sb3]"']
+    return "\n".join(text for text in texts if not text.startswith("%"))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_examples_run(group, tmp_path):
-    model, scripts = tmp_path / "tiny.safetensors", []
-    # A model of several families, so that no loop's settings differ from the model's.
+    models, scripts = {"rate": tmp_path / "rate.safetensors", "whole": tmp_path / "whole.safetensors"}, []
     known = {"configuration": {"experiment": {"meta": {"num_updates": 9}}}}
-    anywhere = replace(tiny_model().record, setting={"env": "several", "rule": {"name": "ppo"}}, **known)
-    save_model(replace(tiny_model(), record=anywhere), model)
-    for path in (path for path in EXAMPLES if path.name[:2] in group.split()):
-        copy = tmp_path / path.name
-        copy.write_text(path.read_text().replace('"ppo-classic"', repr(str(model))))
-        scripts += [before(path), copy] if path in LOOPS else [path]
-    finished = execute(*scripts, cwd=tmp_path, METASTEP_EXAMPLE_QUICK="1")
+    # Models of several families, so that no loop's settings differ from the model's.
+    for (kind, file), model in zip(models.items(), (tiny_model(), whole_model((*TRAINING, *ADDED))), strict=True):
+        anywhere = replace(model.record, setting={"env": "several", "rule": {"name": "ppo"}}, **known)
+        (save_model if kind == "rate" else save_searched)(replace(model, record=anywhere), file)
+    for path in (path for path in EXAMPLES if path.name.partition("_")[0] in group.split()):
+        copy, file = tmp_path / f"{path.stem}.py", models["whole" if "_whole_" in path.name else "rate"]
+        copy.write_text(script(path).replace('"ppo-classic"', repr(str(file))))
+        scripts += [before(path), copy] if path in LOOPS else [copy]
+    flags = {"XLA_FLAGS": HASTY} if "10" in group else {}  # others are in the cache of compiled programs
+    finished = execute(*scripts, cwd=tmp_path, METASTEP_EXAMPLE_QUICK="1", MPLBACKEND="agg", **flags)
     assert finished.returncode == 0, finished.stderr
     assert len(finished.stdout.splitlines()) >= len(scripts)
     assert finished.stderr == ""

@@ -136,6 +136,9 @@ def test_a_killed_recipe_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recipe, "PLANS", {"tiny": PLAN})
     arguments = ["--plan", "tiny", "--seed", "1", "--out", str(trained), "--device", "cpu"]
+    new = [*arguments, "--out", str(tmp_path / "new"), "--minutes", "0"]
+    ran = CliRunner().invoke(command.app, ["train", *new])
+    assert (ran.exit_code, ran.output.splitlines()[-1]) == (3, "the time is up; the same command goes on.")
     ran = CliRunner().invoke(command.app, ["score", *arguments])
     assert ran.exit_code == 0, ran.output
     assert "queues" in ran.output

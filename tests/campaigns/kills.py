@@ -174,7 +174,7 @@ WORKS = {
     "publish": Work(using("publish", "--name", "m"), inputs=trained, state=pair, refuses_twice=True),
     "replace": Work(  # a pair of a smaller model
         using("publish", "--name", "m", "--force"),
-        inputs=lambda folder: publishing.publish([trained(folder)], "m", folder, trees=1),
+        inputs=lambda folder: publishing.publish(trained(folder), "m", folder, trees=1),
         state=pair,
     ),
     "reproduce": Work(lambda _: [], lambda folder: checked(folder, runner.check_reproduction)),

@@ -86,14 +86,14 @@ def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
 
 
 def test_what_is_published_of_a_run_is_the_model_whose_scores_the_card_shows(done, tmp_path):
-    file, page, _ = publish([done], "tiny", tmp_path, command="metastep publish run")
+    file, page, _ = publish(done, "tiny", tmp_path, command="metastep publish run")
     whole = load_model(done.path / "models" / "metastep")
     assert load_model(file).record.training_data == whole.record.training_data
     card = page.read_text()
     assert "| method | tiny minus it, AUC | tiny is |" in card
     assert "| metastep | " in card  # the whole model, beside what was published of it
     assert "# the run in run\nmetastep publish run\n" in card
-    few, page, _ = publish([done], "few", tmp_path, trees=1)
+    few, page, _ = publish(done, "few", tmp_path, trees=1)
     assert "1 of 3 trees of each forest" in page.read_text()
     assert few.stat().st_size < file.stat().st_size
 

@@ -1,8 +1,7 @@
-"""Models that others can take: packed, with a card, of one run or of several families."""
+"""Models that others can take: packed, with a card."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -10,14 +9,11 @@ from metastep import pretrained
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.cli import app
-from metastep.experiments import learn, publishing
+from metastep.experiments import publishing
 from metastep.experiments.config import list_presets, load
-from metastep.experiments.publishing import pooled
-from metastep.experiments.run import Run
 from metastep.fqi import load_model, recorded_model
 from tests.disk import watch
 from tests.experiments.conftest import SVG
-from tests.rules.test_learning import TINY
 
 
 def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
@@ -45,25 +41,9 @@ def test_a_model_of_one_run_with_its_card(runs, tmp_path, monkeypatch):
         pretrained.load("tinny")
 
 
-def test_one_model_for_several_families(runs, tmp_path):
-    file, page, _ = publishing.publish(runs, "pool", tmp_path)
-    model = load_model(file)
-    assert model.record.setting["families"] == ["pendulum", "mountaincar"]
-    alone = [load_model(folder.path).record.training_data.tuples for folder in runs]
-    assert model.record.training_data.tuples == sum(alone)
-    assert model.record.setting["num_envs"] == 2  # what all have in common
-    assert "discount" not in model.record.setting
-    card = page.read_text()
-    assert "pendulum, mountaincar" in card
-    assert f"selected on {sum(run.config.selection.num_tasks for run in runs)} validation tasks." in card
-    assert "| pool | " in card
-    assert "## Scores on mountaincar" not in card
-    assert np.isfinite(learn.learn(model, "", tmp_path / "learned", family="pendulum", num_updates=1)[1])
-
-
 def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tmp_path, monkeypatch):
     """Before the model nothing has changed; after it, the old card beside the new model is refused."""
-    whole, whole_card, _ = publishing.publish(runs[1:], "tiny", tmp_path / "whole")
+    whole, whole_card, _ = publishing.publish(runs[1], "tiny", tmp_path / "whole")
     card, model = tmp_path / "tiny.md", tmp_path / "tiny.safetensors"
 
     def stop_at(ending, **options):
@@ -75,7 +55,7 @@ def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tm
         with monkeypatch.context() as patch:
             watch(around, patch.setattr)
             with pytest.raises(KeyboardInterrupt):
-                publishing.publish(runs[1:], "tiny", tmp_path, **options)
+                publishing.publish(runs[1], "tiny", tmp_path, **options)
 
     stop_at(".safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
@@ -83,15 +63,15 @@ def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tm
     assert model.read_bytes() == whole.read_bytes()
     assert not card.exists()
     with pytest.raises(InputError, match=r"tiny\.safetensors exists already"):  # it is another model's
-        publishing.publish(runs[1:], "tiny", tmp_path, trees=1)
-    publishing.publish(runs[1:], "tiny", tmp_path)
+        publishing.publish(runs[1], "tiny", tmp_path, trees=1)
+    publishing.publish(runs[1], "tiny", tmp_path)
     assert card.read_bytes() == whole_card.read_bytes()
     with pytest.raises(InputError, match=r"tiny\.safetensors exists already"):
-        publishing.publish(runs[1:], "tiny", tmp_path)
+        publishing.publish(runs[1], "tiny", tmp_path)
     stop_at(".md", trees=1, force=True)
     with pytest.raises(InputError, match=r"does not belong to the card tiny\.md beside it, which names the SHA-256 "):
         pretrained.load(model)
-    publishing.publish(runs[1:], "tiny", tmp_path, trees=1, force=True)
+    publishing.publish(runs[1], "tiny", tmp_path, trees=1, force=True)
     assert pretrained.load(model).record.regressor.options["trees"] == 1
     card.write_text("the card of version 0.2")  # would not be recognised
     stop_at(".md", force=True)
@@ -99,14 +79,9 @@ def test_a_publication_that_is_stopped_is_completed_by_the_same_command(runs, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.safetensors", "whole"]
 
 
-def test_what_cannot_be_pooled_or_named(runs, tmp_path):
-    with pytest.raises(InputError, match="allowed are two families or more"):
-        pooled([runs[0], runs[0]])
+def test_names_that_are_no_file_names(runs, tmp_path):
     with pytest.raises(InputError, match="must consist of letters, digits and hyphens"):
-        publishing.publish(runs[:1], "../tiny", tmp_path)
-    other = Run.create(tmp_path / "narrow", load("mountaincar-ppo", "quick", [*TINY, "meta.stepsize_high=0.01"]))
-    with pytest.raises(InputError, match="pendulum and mountaincar must have the same space"):
-        pooled([runs[0], other])
+        publishing.publish(runs[0], "../tiny", tmp_path)
 
 
 def test_what_comes_with_the_library_is_small_and_has_a_card():

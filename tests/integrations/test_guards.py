@@ -12,13 +12,14 @@ import torch
 from stable_baselines3.common.env_util import make_vec_env
 
 from metastep._core.errors import InputError
+from metastep.fqi import model_of_heads
 from metastep.fqi.guard import loop_of, unlike
 from metastep.integrations.stable_baselines3 import LearnedRate
 from metastep.pretrained import load
 from metastep.search import SearchedModel, Weights
 from tests.campaigns.steppers import Loop
 from tests.integrations.test_contract import OptaxLoop, PlainLoop, PyTorchLoop
-from tests.steppers import HIGH, TRAINING, tiny_model, whole_model
+from tests.steppers import HIGH, LOW, TRAINING, clip_model, diagnostics, tiny_model, whole_model
 
 OWN = 1e-3  # the loop's rate
 
@@ -130,6 +131,22 @@ def test_a_record_a_log_and_a_schedule_of_the_loops_own(tmp_path):
         assert again(better(3, approx_kl=9.0)).stepsize == pytest.approx(HIGH / 2)
     rows = list(csv.DictReader(log.read_text().splitlines()))
     assert [row["guard"] for row in rows] == ["", "fallback", "fallback", "divergence"]
+
+
+def test_a_rate_that_was_halved_stays_within_the_range_of_its_branch():
+    model = clip_model()
+    branches = [replace(each, low=low) for each, low in zip(model.record.branches, (LOW, 30 * LOW), strict=True)]
+    model = replace(model, record=replace(model.record, branches=tuple(branches)))
+    model = model_of_heads(model.record, [function.heads for function in model.q_functions])
+    stepper, halved = model.stepper(8, outside="fallback"), set()
+    with warnings.catch_warnings(action="ignore"):
+        for update in range(12):
+            proposal = stepper(diagnostics(update) | {"approx_kl": 9.0})
+            low, high = model.record.bounds(proposal.direction)["stepsize"]
+            assert np.float32(low) <= np.float32(proposal.stepsize) <= np.float32(high)
+            assert model.stepper(record=stepper.record())(begins=False) == proposal
+            halved |= {proposal.direction} if "divergence" in stepper.guard.names else set()
+    assert halved == {*model.record.directions}
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_observations_and_rewards_are_normalised_as_in_stable_baselines3(monkeyp
     policy = ActorCritic(4, 1, 2, hidden=(4,), activation="relu")
     theta, context = policy.initial(KEYS[0], LEARNERS), env.context_space.sample(KEYS[0], LEARNERS)
     theta = jnp.where(policy.is_critic, theta, 0.0)  # actions do not depend on what is seen
-    monkeypatch.setattr("metastep.rules.actor_critic.sampler.evaluated", lambda _, parts, steps: steps)
+    monkeypatch.setattr("metastep.rules.actor_critic.sampler.evaluate_steps", lambda _, parts, steps: steps)
     for how in ({}, {"normalise_observations": True, "normalise_rewards": True}, {"normalise_rewards": True}):
         sampler = Sampler(env, policy, NUM_ENVS, NUM_STEPS, HORIZON, 0.9, **how)
         lanes, first = jax.jit(sampler.simulate)(theta, context, sampler.start(context, KEYS[0]), KEYS[0])

@@ -7,7 +7,7 @@ import pytest
 from metastep import features
 from metastep._core.errors import InputError
 from metastep.controllers import KLAdaptive
-from metastep.mdp import divergence, updated
+from metastep.mdp import apply_rule, divergence
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
 from metastep.mdp.loop import run_updates
@@ -44,7 +44,7 @@ def test_a_step_costs_the_divergence_that_was_chosen(rule):
     mdp = make_mdp("cartpole").with_rule(rule, KL)
     learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     chosen = jnp.geomspace(1e-4, 1.0, BLOCK, dtype=jnp.float32)[:, None]
-    moved = updated(mdp, learners, chosen)
+    moved = apply_rule(mdp, learners, chosen)
     usable = ~np.asarray(moved.flagged)
     assert usable.any()
     np.testing.assert_allclose(kl_of(mdp, learners, moved.theta)[usable], chosen[usable, 0], rtol=2e-3)
@@ -55,7 +55,7 @@ def test_a_step_of_a_network_costs_it_in_the_second_order():
     mdp = make_mdp("nav2d", (4,)).with_rule(NGA(), KL)
     learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     chosen = jnp.full((BLOCK, 1), 1e-6, jnp.float32)
-    np.testing.assert_allclose(kl_of(mdp, learners, updated(mdp, learners, chosen).theta), chosen[:, 0], rtol=0.1)
+    np.testing.assert_allclose(kl_of(mdp, learners, apply_rule(mdp, learners, chosen).theta), chosen[:, 0], rtol=0.1)
 
 
 def test_every_direction_of_a_menu_costs_what_was_chosen():
@@ -63,7 +63,7 @@ def test_every_direction_of_a_menu_costs_what_was_chosen():
     learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
     chosen = jnp.stack([jnp.arange(BLOCK, dtype=jnp.float32) % 4.0, jnp.full(BLOCK, 0.03)], axis=1)
     after = mdp.advance(learners, chosen)
-    usable = ~np.asarray(updated(mdp, learners, chosen).flagged)
+    usable = ~np.asarray(apply_rule(mdp, learners, chosen).flagged)
     np.testing.assert_allclose(kl_of(mdp, learners, after.theta)[usable], 0.03, rtol=2e-3)
     np.testing.assert_allclose(after.previous.divergence[usable], 0.03, rtol=1e-3)
     np.testing.assert_allclose(after.previous.step, after.theta - learners.theta, atol=1e-7)

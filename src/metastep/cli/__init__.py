@@ -318,7 +318,7 @@ def evaluate(
 
 @verb
 def publish(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs; several give one model for all.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with a model and its card.md.")],
     name: Annotated[str, typer.Option(help="Name of the model.")],
     out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
     trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
@@ -327,19 +327,18 @@ def publish(
     allow_imports: frame.ImportsOption = False,
     force: frame.ForceOption = False,
 ) -> None:
-    """Write the model of a run as a small file with a card. Several runs give one model for all their families."""
+    """Write the model of a run as a small file with a card."""
     terminal = watch(device, cores)
     from metastep.experiments.publishing import publish as write_model
     from metastep.experiments.publishing import publish_folder
 
-    if len(runs) == 1 and (runs[0] / "card.md").is_file():  # trained elsewhere, as by `python -m pretraining`
+    if (run / "card.md").is_file():  # trained elsewhere, as by `python -m pretraining`
         if trees is not None:
-            raise InputError(f"--trees: {trees} must not be given, {runs[0]} is no run.")
-        print(*publish_folder(runs[0], name, out, force=force), sep="\n")
+            raise InputError(f"--trees: {trees} must not be given, {run} is no run.")
+        print(*publish_folder(run, name, out, force=force), sep="\n")
         return
-    opened = [_open(run, allow_imports) for run in runs]
     how: dict[str, Any] = {"trees": trees, "command": this_command(), "force": force, "tracker": terminal}
-    file, card, same = write_model(opened, name, out, **how)
+    file, card, same = write_model(_open(run, allow_imports), name, out, **how)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB, the same proposals as before for {100 * same:.2f} %\n{card}")
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
 from metastep._core.settings import FLOAT32, fits_float32
-from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, require_episodic
 from metastep.mdp.controller import Controller, require_one_coordinate
 from metastep.rules import Rule, unusable
 from metastep.rules.spaces import HyperparameterSpace, usual_values
@@ -233,7 +233,7 @@ class Metagrad(NumericController):
 
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[EpisodicMetaMDP, Array]:
         first = super().init(mdp, learners)
-        return whole_episodes(mdp, "controller: 'metagrad'"), mdp.space.clip(first)
+        return require_episodic(mdp, "controller: 'metagrad'"), mdp.space.clip(first)
 
     def propose(self, state: tuple[EpisodicMetaMDP, Array], learners: Learners) -> Array:
         return state[1]

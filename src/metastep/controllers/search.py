@@ -12,11 +12,11 @@ from jax import Array, lax
 from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep.controllers.schedules import NumericController, PerLearner
-from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, rule_values, updated, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, apply_rule, require_episodic, rule_values
 from metastep.mdp.controller import Controller, Resources
 from metastep.policies import Arrays
 from metastep.rules.spaces import Space
-from metastep.simulation.engine import compiled, is_compiled, stream, whole
+from metastep.simulation.engine import compiled, compiled_for, is_compiled, stream
 from metastep.simulation.rollouts import Move, Rollout, Trajectories, discounted_returns, fold_over, on_cpu, simulate
 
 _SIDE_BY_SIDE = 8  # candidates simulated at once, with the same random numbers; more would exceed the processor's cache
@@ -100,7 +100,7 @@ def _price_all(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array, epis
         return jax.vmap(partial(_price, tilt))(values["stepsize"])
 
     def price_one(candidate: Array) -> Prices:
-        theta = updated(mdp, learners, candidate).theta.T
+        theta = apply_rule(mdp, learners, candidate).theta.T
 
         def shift(observation: Arrays) -> Arrays:
             means = policy.mean(theta, observation), policy.mean(learners.theta.T, observation)
@@ -152,7 +152,7 @@ class HOOF(NumericController):
 
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[EpisodicMetaMDP, *tuple[Array, ...]]:
         """Return a tuple with the meta-MDP, to which `observe` appends the effective sample sizes (learners,) of every update."""
-        return (whole_episodes(mdp, "controller: 'hoof'"),)
+        return (require_episodic(mdp, "controller: 'hoof'"),)
 
     def propose(self, state: Any, learners: Learners) -> Array:
         mdp, bound = state[0], self.column("max_divergence", learners)[:, 0]
@@ -169,7 +169,7 @@ def _search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> Arra
     rollout = mdp.estimator.rollout
 
     def price(candidate: Array) -> Array:
-        theta = updated(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
+        theta = apply_rule(mdp, learners, jnp.broadcast_to(candidate, (len(learners.theta), len(candidate)))).theta
         batch = rollout, theta, learners.context, learners.controller_key
         return jnp.mean(discounted_returns(*batch), axis=0) if is_compiled(mdp.env) else stream(*batch).mean_return
 
@@ -183,7 +183,7 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 
     The episodes come from the controller's key, so they are fresh; every candidate sees the same random numbers.
     """
-    search = partial(whole(mdp.env, _search), mdp.simulated(), learners)
+    search = partial(compiled_for(mdp.env, _search), mdp.simulated(), learners)
     if not (is_compiled(mdp.env) and on_cpu()):
         return search(candidates)
     # On a CPU, a block uses one core; idle cores evaluate some of the candidates.
@@ -216,7 +216,7 @@ class GreedyOracle(Controller):
         return len(space.candidates(self.num_stepsizes))
 
     def init(self, mdp: MetaMDP, learners: Learners) -> EpisodicMetaMDP:
-        return whole_episodes(mdp, "controller: 'greedy-oracle'")
+        return require_episodic(mdp, "controller: 'greedy-oracle'")
 
     def propose(self, state: EpisodicMetaMDP, learners: Learners) -> Array:
         """Evaluate all candidates; ties, and returns that are not finite, choose the smallest."""

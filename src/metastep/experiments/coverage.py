@@ -1,8 +1,8 @@
-"""How far test tasks lie from the training tasks, and what that can cost in return.
+"""Measure the distance of test tasks from the training tasks, and bound or estimate its effect on the return.
 
 If the return of every policy is L-Lipschitz in the context, the best policy of a training task is at most `2 L d` worse than the
-best of a task at distance d: L d for each of the two policies to change tasks. On Nav2D L follows from the reward; elsewhere it
-is estimated from pairs of tasks, for some policies of the training data.
+best policy of a task at distance d: L d for each of the two policies. On Nav2D, L follows from the reward; elsewhere it is
+estimated from pairs of tasks, for some policies of the training data.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from metastep.envs.contexts import ContextSpace, load_tasks
 from metastep.envs.small import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
-from metastep.mdp import whole_episodes
+from metastep.mdp import require_episodic
 from metastep.simulation.engine import compiled, is_compiled
 from metastep.simulation.rollouts import Rollout, discounted_returns
 
@@ -39,9 +39,9 @@ class Difference(NamedTuple):
 def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False) -> str:
     """Describe how far test contexts, also outside the environment's range, lie from a run's training contexts."""
     run = Run.open(path).importing(allow_imports)
-    # Also where all training happened in one context, the environment's own range is the measure of distances.
+    # Distances are relative to the environment's own range, also if training used a single context.
     mdp = build_mdp(run.config.model_copy(update={"env": run.config.env.model_copy(update={"fixed_context": None})}))
-    rollout = whole_episodes(mdp, "inspect: the coverage").estimator.rollout
+    rollout = require_episodic(mdp, "inspect: the coverage").estimator.rollout
     space = rollout.env.context_space
     largest = (float(np.finfo(np.float32).max),) * space.num_coordinates
     tests = load_tasks(task_file, ContextSpace(space.names, tuple(-bound for bound in largest), largest))
@@ -56,7 +56,7 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
 def coverage_report(
     rollout: Rollout, policies: ArrayLike, train_contexts: ArrayLike, test_contexts: ArrayLike, *, num_pairs: int = 32
 ) -> list[str]:
-    """Describe distances of test tasks to training tasks, with their price: a bound, or measured for these policies."""
+    """Describe distances of test tasks to training tasks, and their effect on the return: a bound, or an estimate."""
     space = rollout.env.context_space
     train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
     bound = known_constant(rollout)
@@ -108,15 +108,15 @@ def known_constant(rollout: Rollout) -> float | None:
 
 
 def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> tuple[float, int]:
-    """Return the steepest change of the return per box width, 0 where none can be measured, and of how many finite policies."""
+    """Return the steepest change of the return per box width, 0 if it cannot be measured, and the number of policies used."""
     if not is_compiled(rollout.env):
         return 0.0, 0
     enough = replace(rollout, num_episodes=max(rollout.num_episodes, 100))  # fewer may agree by chance
     pairs = context_pairs(np.random.default_rng(0), space := rollout.env.context_space, num_pairs)
     with np.errstate(invalid="ignore"):  # returns that overflowed
-        every = np.atleast_2d(np.asarray(policies, np.float64))
-        found = [return_differences(enough, policy, pairs, num_blocks=1, seed=0) for policy in every]
-    finite = [each for each in found if np.isfinite(each).all()]
+        thetas = np.atleast_2d(np.asarray(policies, np.float64))
+        differences = [return_differences(enough, theta, pairs, num_blocks=1, seed=0) for theta in thetas]
+    finite = [each for each in differences if np.isfinite(each).all()]
     distance = np.linalg.norm((pairs[:, 1] - pairs[:, 0]) / box_widths(space), axis=1)
     return steepest(distance, Difference(*np.stack(finite, axis=1))) if finite else 0.0, len(finite)
 
@@ -128,8 +128,8 @@ def steepest(distance: Floats, change: Difference) -> float:
     count with the lower end of their interval or, where none is resolved, all with the upper one.
     """
     difference, half = np.abs(change.mean), Z_99 * change.standard_error
-    # Neighbours differ by little, so their noise divided by a small distance would win the maximum. Two equal returns, as of
-    # policies that always miss, have no noise at all and still say nothing about the others.
+    # Neighbours differ little, so their noise, divided by a small distance, would dominate the maximum. Equal returns, as of
+    # policies that always miss, have no noise, but carry no information about other pairs.
     resolved = (difference > 0.0) & (half <= 0.5 * difference)
     low, high = np.maximum(difference - half, 0.0), difference + half
     counted = np.where(resolved, difference, low) if resolved.any() else high
@@ -140,7 +140,7 @@ def context_pairs(rng: np.random.Generator, space: ContextSpace, num_pairs: int)
     """Draw random contexts (pairs, 2, coordinates); half of the pairs are neighbours at a tenth of the distance."""
     pairs = rng.uniform(space.low, space.high, size=(num_pairs, 2, space.num_coordinates))
     pairs[::2, 1] = pairs[::2, 0] + 0.1 * (pairs[::2, 1] - pairs[::2, 0])
-    # What the simulation sees is float32; the distance must be that of the contexts it sees.
+    # Rounded to float32, so that distances are those of the contexts in the simulation.
     return pairs.astype(np.float32).astype(np.float64)
 
 
@@ -166,6 +166,6 @@ def _returns(rollout: Rollout, theta: Array, contexts: Array, key: Array) -> Arr
 
 
 def box_widths(space: ContextSpace) -> Floats:
-    """Return the widths of a context box; a coordinate that does not vary counts as it is."""
+    """Return the width of each coordinate's range; 1 for a coordinate that does not vary."""
     width = np.subtract(space.high, space.low)
     return np.where(width > 0.0, width, 1.0)

@@ -41,7 +41,7 @@ from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
-from metastep.simulation.engine import whole
+from metastep.simulation.engine import compiled_for
 
 _SECONDS_BETWEEN_CHECKPOINTS = 20.0
 _POLICY, _MARKER = "policy.safetensors", "learning.json"
@@ -147,7 +147,7 @@ def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float
     assert isinstance(mdp, ActorCriticMDP)
     num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
     sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
-    rewards, ended = whole(mdp.env, _first_episodes)(sampler, *tasks)
+    rewards, ended = compiled_for(mdp.env, _first_episodes)(sampler, *tasks)
     # Only rewards until the first end count: environments restart within the same array.
     totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
     return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))

@@ -214,7 +214,7 @@ class Run:
                 num_episodes=configs.learners_collected(config),
                 labels=settings.labels,
                 rounds=settings.rounds,
-                follow=None if settings.rounds == 1 else partial(self._controller_of_round, timed),
+                controller_of_round=None if settings.rounds == 1 else partial(self._controller_of_round, timed),
                 num_updates=configs.updates_collected(config),
                 seed=config.seed,
                 config=provenance.recorded_with_data(self),

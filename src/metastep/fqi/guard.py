@@ -57,47 +57,38 @@ class Limits(NamedTuple):
     record: Any  # the model's
     low: NDArray[np.float32]  # (features,): smaller ones are unlike the training data
     high: NDArray[np.float32]
-    ends: dict[str, NDArray[np.float32]]  # (2,): smallest and largest value of each hyperparameter
+    ends: dict[str, NDArray[np.float32]]  # (2,): of hyperparameters; where branches have others, the largest ones
     held: tuple[str, ...]  # hyperparameters that are not to increase
     divergence: float  # an `approx_kl` above is too large
 
-    def is_far(self, row: Any, xp: Any) -> Any:
-        """Return whether a feature of a row is unlike the training data; one that is not finite is another matter."""
-        return xp.all(xp.isfinite(row)) & xp.any((row < self.low) | (row > self.high))
+    def beyond(self, row: Any, xp: Any) -> Any:
+        """Return which features of a row are unlike the training data; none where one is not finite."""
+        return xp.all(xp.isfinite(row)) & ((row < self.low) | (row > self.high))
 
     def far(self, row: NDArray[np.float32]) -> dict[str, str]:
         """Return a clause on each feature that is unlike the training data, by name."""
-        record, beyond = self.record, ((row < self.low) | (row > self.high)) & self.is_far(row, np)
-        every = zip(record.feature_names, row, record.feature_low, record.feature_high, beyond, strict=True)
-        text = "{0} is {1:g}, outside of the {2:g} to {3:g} of the training data".format
-        return {name: text(name, *numbers) for name, *numbers, is_beyond in every if is_beyond}
+        ends, is_far = (self.record.feature_low, self.record.feature_high), self.beyond(row, np)
+        text = "{} is {:g}, outside of the {:g} to {:g} of the training data".format
+        every = zip(is_far, self.record.feature_names, row, *ends, strict=True)
+        return {each[0]: text(*each) for is_beyond, *each in every if is_beyond}
+
+    def has_diverged(self, seen: Values, xp: Any) -> Any:
+        """Return whether diagnostics are those of an update that was too large, or whose divergence is NaN."""
+        return xp.logical_not(seen.get("approx_kl", 0.0) <= self.divergence)
 
     def guarded(
-        self,
-        values: Values,
-        last: Values,
-        own: Values,
-        fallen: Any,
-        diverged: Any,
-        found: Observed,
-        state: Any,
-        xp: Any,
+        self, values: Values, last: Values, own: Values, fallen: Any, found: Observed, state: Any, xp: Any
     ) -> tuple[dict[str, Any], Guard]:
         """Return what to use of the values that a model proposes, and what to remember of it.
 
-        The rate grows by a bounded factor. It is halved where the last update `diverged`; then its ceiling rises slowly. Nothing
+        The rate grows by a bounded factor. It is halved where the last update diverged; then its ceiling rises slowly. Nothing
         that makes steps larger increases there, or where the return stays at its best, within its standard error, or does not
         vary. Where a loop has `fallen` back, its `own` values and those of the `last` update replace all others.
         """
-        seen, memory, guard, holds, (low, high) = (
-            found.diagnostics,
-            state.memory,
-            state.guard,
-            diverged,
-            self.ends["stepsize"],
-        )
-        begun, used = xp.asarray(memory.updates > 0), xp.where(xp.isfinite(seen["rate"]), seen["rate"], memory.rate)
-        used = xp.clip(xp.asarray(used, xp.float32), low, high)
+        seen, memory, guard, (low, high) = found.diagnostics, state.memory, state.guard, self.ends["stepsize"]
+        used = xp.where(xp.isfinite(seen["rate"]), seen["rate"], memory.rate)
+        used, begun = xp.clip(xp.asarray(used, xp.float32), low, high), xp.asarray(memory.updates > 0)
+        holds = self.has_diverged(seen, xp)
         ceiling = xp.clip(xp.where(holds, 0.5 * used, RECOVERY * xp.minimum(guard.ceiling, high)), low, high)
         rise = xp.where(begun, RISE * used, xp.asarray(FIRST_RISE * own.get("stepsize", high), xp.float32))
         mean, error = (seen.get(name, np.float32(np.nan)) for name in ("mean_return", "return_error"))
@@ -111,11 +102,10 @@ class Limits(NamedTuple):
         is_held = [proposed[name] > cap for name, cap in caps.items()]
         acts = proposed["stepsize"] > rise, proposed["stepsize"] > ceiling, xp.any(xp.stack(is_held))
         caps["stepsize"] = xp.minimum(caps["stepsize"], xp.minimum(rise, ceiling))
-        bounds = {name: xp.clip(xp.minimum(proposed[name], cap), *self.ends[name]) for name, cap in caps.items()}
+        caps = {name: xp.maximum(cap, self.ends[name][0]) for name, cap in caps.items()}
+        bounds = {name: xp.minimum(proposed[name], cap) for name, cap in caps.items()}
         own, after = {**last, **own}, {**values, **bounds}
-        both = {
-            name: (xp.asarray(own[name], float), xp.asarray(after[name], float)) for name in after
-        }  # NumPy rounds none
+        both = {name: (xp.asarray(own[name], float), xp.asarray(after[name], float)) for name in after}  # not rounded
         after = {name: xp.where(fallen, *either) for name, either in both.items()}
         stays = begun & (holds | xp.logical_not(found.sound))  # the smallest step is no measure of later ones
         kept = {name: xp.where(stays, known[name], xp.asarray(after[name], xp.float32)) for name in self.held}
@@ -131,7 +121,7 @@ def limits_of(record: Any) -> Limits:
     least, most = (np.clip(each, -ANY, ANY).astype(np.float32) for each in (low - margin, high + margin))
     every = [record.bounds(direction) for direction in record.directions or ("",)]
     both = {name: np.array([each[name] for each in every], np.float32) for name in every[0]}  # (branches, 2)
-    ends = {name: np.stack([each.min(), each.max()]) for name, each in both.items()}
+    ends = {name: each.max(axis=0) for name, each in both.items()}
     # A menu's categories fix the clip range.
     held = tuple(name for name in HELD if name in ends and (name == "stepsize" or not record.directions))
     largest = dict(zip(record.feature_names, record.feature_high, strict=True)).get("last_divergence", 0.0)

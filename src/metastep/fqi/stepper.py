@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -47,18 +48,16 @@ class Proposal(NamedTuple):
 
 # What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere. Those of earlier versions lack what was added
 # to the state since; no model of theirs observes it.
-_FIELDS: Any = dict.fromkeys(Memory._fields, (_Number, 0.0)) | {"updates": _Index}
-_SUMS: Any = dict.fromkeys(MinibatchStats._fields, (_Number | None, 0.0)) | {"minibatches": _Index}
-_MEMORY: Any = create_model("", **_FIELDS)
-_NUMBERS: Any = dict.fromkeys(Guard._fields, (_Number, 0.0))
-_GATHERED: Any = create_model("", **_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
-_PLAIN = TypeAdapter(dict[str, Any])
-_OWN: Any = create_model("", __config__=ConfigDict(extra="forbid"), **guards.LOOP)
-_LOOP: Any = TypeAdapter(_OWN)
-_GUARD: Any = create_model("", **_NUMBERS)
-_KEPT: Any = {"movement": (dict[str, str], {}), "guard": (_GUARD, _GUARD(ceiling=ANY)), "loop": (_OWN, _OWN())}
-_RECORD: Any = TypeAdapter(create_model("", model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, **_KEPT))
-_OPTIONS: Any = TypeAdapter(create_model("", num_updates=Count | None, minibatches=Count | None, outside=Outside))
+_table: Any = partial(create_model, "")
+_MEMORY = _table(**dict.fromkeys(Memory._fields, (_Number, 0.0)) | {"updates": _Index})
+_SUMS = dict.fromkeys(MinibatchStats._fields, (_Number | None, 0.0)) | {"minibatches": _Index}
+_GATHERED = _table(**_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
+_GUARD = _table(**dict.fromkeys(Guard._fields, (_Number, 0.0)))
+_OWN = _table(__config__=ConfigDict(extra="forbid"), **guards.LOOP)
+_KEPT = {"movement": (dict[str, str], {}), "guard": (_GUARD, _GUARD(ceiling=ANY)), "loop": (_OWN, _OWN())}
+_PLAIN, _LOOP = TypeAdapter(dict[str, Any]), TypeAdapter(_OWN)
+_RECORD: Any = TypeAdapter(_table(model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, **_KEPT))
+_OPTIONS: Any = TypeAdapter(_table(num_updates=Count | None, minibatches=Count | None, outside=Outside))
 
 
 class Stepper:
@@ -100,7 +99,6 @@ class Stepper:
         self.usual = Proposal(middle, next(iter(model.record.directions), ""))
         own_values(fallback, 0.0, model.record.hyperparameters, np)  # raises now if something is wrong
         self.loop: dict[str, float | str] = {}
-        self.unlike: dict[str, str] = {}  # in what the loop is unlike those of the training data
         self.warned: set[str] = set()  # causes
         self.movement: Movement | None = None
         self.last: dict[str, NDArray[np.float32]] = {}  # features of the last call
@@ -204,7 +202,7 @@ class Stepper:
         self.loop = self.loop | from_json(_LOOP, {} if loop is None else loop, "loop").model_dump(exclude_unset=True)
         chosen = ("epochs", "gradient_steps") if "gradient_steps" in self.model.record.hyperparameters else ()
         known = {name: value for name, value in self.loop.items() if name not in chosen and self.outside != "trust"}
-        self.unlike = guards.unlike(self._trained_on, known)
+        self.unlike = guards.unlike(self._trained_on, known)  # a clause by name
         if self.outside == "refuse" and self.unlike:
             raise InputError(f"loop: {next(iter(self.unlike.values()))}.")
 
@@ -241,13 +239,12 @@ class Stepper:
         row = xp.concatenate(parts)
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
         divergence, guard = found.diagnostics.get("approx_kl", np.float32(0.0)), state.guard
-        is_unusual = is_far = self.limits.is_far(row, xp) & (self.outside != "trust")
+        is_unusual = is_far = xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
         if self.outside != "trust" and self.is_guarded:
             progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
             own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
-            diverged = ~xp.asarray(divergence <= self.limits.divergence)  # also where it is NaN
-            fallen, is_unusual = is_far | bool(self.unlike), is_far | diverged
-            values, guard = self.limits.guarded(proposal.values, last, own, fallen, diverged, found, state, xp)
+            fallen, is_unusual = is_far | bool(self.unlike), is_far | self.limits.has_diverged(found.diagnostics, xp)
+            values, guard = self.limits.guarded(proposal.values, last, own, fallen, found, state, xp)
             whole = {name: xp.maximum(xp.floor(values[name]), 1.0) for name in WHOLE if name in values}
             proposal = Proposal(values | whole, proposal.direction)
         memory = found.memory._replace(rate=xp.asarray(proposal.stepsize, xp.float32))

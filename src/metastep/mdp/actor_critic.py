@@ -1,4 +1,4 @@
-"""The meta-MDP of PPO and its relatives: an update learns from a batch of steps, and the environments run on."""
+"""The meta-MDP of PPO and related methods: updates use batches of steps, and episodes continue in the next batch."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -16,25 +16,27 @@ from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import PPO, ActorCriticRule, Experience, Lanes, Sampler, Trained
 from metastep.rules.spaces import Space
-from metastep.simulation.engine import compiled, whole
+from metastep.simulation.engine import compiled, compiled_for
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
 _START = 2**32 - 1  # stands for the update before the first
 
 
 class LastUpdate(NamedTuple):
-    """What is remembered of a learner's last update; zeros before the first."""
+    """Data of the last update of each learner; zeros before the first."""
 
-    mean_return: Array  # (learners,), before it
+    mean_return: Array  # (learners,), before the update
     step: Array  # (learners, parameters): theta' - theta
     divergence: Array  # (learners,): KL between the policies before and after
     clip_fraction: Array  # (learners,)
-    rate: Array  # (learners,): the step that was chosen
+    rate: Array  # (learners,): the chosen step
     step_norm: Array  # (learners,): length of the step; this and the next two are its `step_geometry`
-    norm_before: Array  # (learners,): length of the one before it
+    norm_before: Array  # (learners,): length of the step before it
     step_cosine: Array  # (learners,): of the angle between these two
     first_entropy: Array  # (learners,): of the policy on the very first batch
-    last_clip_fraction: Array  # (learners,), like all that follows: this and the next three are of the rule's `Report`
+    last_clip_fraction: (
+        Array  # (learners,), like the fields below; this and the next three are from the rule's `Report`
+    )
     gradient_norm: Array
     actor_gradient_norm: Array
     gradient_steps: Array
@@ -49,13 +51,13 @@ class ActorCriticMDP(MetaMDP):
     """The meta-MDP whose updates learn from batches of steps, with an actor and a critic; its fields are as in `MetaMDP`."""
 
     sampler: Sampler  # the family of tasks, the policy and how a batch is sampled
-    space: Space  # of the learning rate, say
+    space: Space  # the hyperparameters, such as the learning rate
     rule: ActorCriticRule = PPO()
     initial: InitialPolicy = InitialPolicy("orthogonal")
     meta_discount: Share = 1.0
     observation: tuple[str, ...] = _DEFAULT_OBSERVATION
     block_size: Count = 64
-    budget: Count = 50  # updates that a learner has; the feature of this name is the share of them that were made
+    budget: Count = 50  # number of updates of a learner; the feature of this name is the share made so far
 
     diagnosed: ClassVar[tuple[str, ...]] = (
         *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
@@ -82,21 +84,21 @@ class ActorCriticMDP(MetaMDP):
 
     @property
     def chooses_lambda(self) -> bool:
-        """Whether the advantages' lambda is chosen for each update, so that batches keep what they are computed from."""
+        """Whether lambda of the advantages is chosen for each update; then batches keep the temporal differences."""
         return "gae_lambda" in self.space.names
 
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
         env, policy = self.env, self.policy
-        # What is seen before and after, done and drawn, and seven numbers more; of this batch and of the next.
+        # Observations before and after, actions, noise and seven further numbers; of this batch and of the next.
         drawn = policy.num_actions + self.sampler.hold * env.step_noise + env.reset_noise
         step = 2 * env.num_observations + policy.num_actions + drawn + 7 + 2 * self.chooses_lambda
         return 2 * self.sampler.batch_size * step + 6 * policy.num_parameters
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a model must share; the size of a batch is part of it, since it decides what a rate does."""
+        """Settings that a model requires; the batch size is one of them, because the effect of a rate depends on it."""
         names = ("num_envs", "num_steps", "horizon", "discount", "hold")
-        # On the host, every batch begins with new episodes.
+        # On the host, every batch starts with new episodes.
         returns = {"returns": "first episodes"} if isinstance(self.env, HostEnv) else {}
         normalises = {f"normalise_{name}": True for name in self.sampler.normalises}
         return {name: getattr(self.sampler, name) for name in names} | normalises | returns
@@ -105,17 +107,17 @@ class ActorCriticMDP(MetaMDP):
         return dataclasses.replace(self, budget=num_updates)
 
     def begin(self, tasks: Tasks) -> Learners:
-        begun: Learners = whole(self.env, _begin)(self.without_ranges(), tasks)
-        return begun
+        learners: Learners = compiled_for(self.env, _begin)(self.without_ranges(), tasks)
+        return learners
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        moved: Learners = whole(self.env, _advance)(self.without_ranges(), learners, hyperparameters)
+        moved: Learners = compiled_for(self.env, _advance)(self.without_ranges(), learners, hyperparameters)
         return moved
 
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
-        found = {name: getattr(last, name) for name in self.diagnosed if name in LastUpdate._fields}
-        found |= self._shared_diagnostics(learners) | {
+        quantities = {name: getattr(last, name) for name in self.diagnosed if name in LastUpdate._fields}
+        quantities |= self._shared_diagnostics(learners) | {
             "entropy": batch.entropy,
             "explained_variance": explained_variance(batch.value, batch.target, jnp),
             "budget": float(self.budget),
@@ -123,10 +125,10 @@ class ActorCriticMDP(MetaMDP):
             "target_std": jnp.std(batch.target, axis=-1),
         }
         shared = {name: getattr(last, name) for name in Memory._fields if name in LastUpdate._fields}
-        return Seen(found, Memory(updates, updates, **shared | {"step_norm": last.norm_before}), jnp)
+        return Seen(quantities, Memory(updates, updates, **shared | {"step_norm": last.norm_before}), jnp)
 
 
-def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> Experience:
+def _sample(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> Experience:
     key = purpose_key(tasks.key, Purpose.SIMULATION, update)
     keeps = mdp.chooses_lambda
     return mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda, keeps_differences=keeps)
@@ -134,7 +136,7 @@ def _sampled(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> 
 
 def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
     start = mdp.sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _START))
-    batch = _sampled(mdp, tasks, start, jnp.uint32(0))
+    batch = _sample(mdp, tasks, start, jnp.uint32(0))
     nothing, state = jnp.zeros_like(batch.mean_return), mdp.rule.init(tasks.theta)
     previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy, *(nothing,) * 8)
     flagged, curvature = ~jnp.isfinite(batch.mean_return), jnp.zeros((len(tasks.theta), 0), jnp.float32)
@@ -142,16 +144,16 @@ def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
 
 
 def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after, previous = compiled(_trained)(mdp, learners, hyperparameters)
+    after, previous = compiled(_train)(mdp, learners, hyperparameters)
     tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
-    batch = _sampled(mdp, tasks, learners.estimate.lanes, update)
+    batch = _sample(mdp, tasks, learners.estimate.lanes, update)
     flagged = after.flagged | ~jnp.isfinite(batch.mean_return)
     moved = learners._replace(theta=after.theta, rule_state=after.state, previous=previous, update=update)
     return moved._replace(estimate=batch, flagged=flagged)
 
 
-def _trained(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> tuple[Trained, LastUpdate]:
-    """Return an update, and what is remembered of it."""
+def _train(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> tuple[Trained, LastUpdate]:
+    """Apply an update, and return it with its data for later features."""
     batch: Experience = learners.estimate
     key, values = purpose_key(learners.key, Purpose.UPDATE, learners.update), mdp.space.named(hyperparameters)
     after = mdp.rule.apply(mdp.policy, learners.theta, batch, values, learners.rule_state, key)

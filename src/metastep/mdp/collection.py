@@ -78,7 +78,7 @@ def collect(
     controller: Controller | None = None,
     labels: int = 1,
     rounds: int = 1,
-    follow: Callable[[DatasetWriter, int], Controller] | None = None,
+    controller_of_round: Callable[[DatasetWriter, int], Controller] | None = None,
     tracker: Tracker | None = None,
 ) -> Dataset:
     """Collect a dataset, or the missing blocks of one with the same configuration.
@@ -89,7 +89,7 @@ def collect(
         controller: proposes the step sizes; uniform exploration by default.
         labels: updates evaluated at every state; one of them is applied, the others are random candidates.
         rounds: groups of equally many blocks, collected one after the other.
-        follow: returns the memoryless controller of a round, used in place of `controller`, once the rounds before it are there.
+        controller_of_round: returns the memoryless controller of a round, in place of `controller`, after the rounds before it.
         tracker: shows the environment steps simulated.
     """
     layout, controller = layout_of(mdp, num_episodes, num_updates, labels), controller or Exploration()
@@ -114,7 +114,8 @@ def collect(
         for index in range(rounds):
             in_round = [block for block in missing if rounds == 1 or block // blocks_per_round == index]
             if in_round:
-                _collect_blocks(collection, follow(writer, index) if follow else controller, in_round, tally)
+                chosen = controller_of_round(writer, index) if controller_of_round else controller
+                _collect_blocks(collection, chosen, in_round, tally)
     return writer.finish()
 
 

@@ -105,11 +105,11 @@ class EpisodicMetaMDP(MetaMDP):
 
     def begin(self, tasks: Tasks) -> Learners:
         mdp = self.without_ranges()
-        return _next_batch(mdp, before_updates(mdp, tasks))
+        return _next_batch(mdp, initial_learners(mdp, tasks))
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         mdp = self.without_ranges()
-        return _next_batch(mdp, compiled(moved)(mdp, learners, hyperparameters))
+        return _next_batch(mdp, compiled(apply_update)(mdp, learners, hyperparameters))
 
     def diagnostics(self, learners: Learners) -> Seen:
         estimate, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
@@ -123,7 +123,7 @@ class EpisodicMetaMDP(MetaMDP):
         return Seen(quantities, Memory(updates, updates, mean_return=last.mean_return), jnp)
 
 
-def before_updates(mdp: EpisodicMetaMDP, tasks: Tasks) -> Learners:
+def initial_learners(mdp: EpisodicMetaMDP, tasks: Tasks) -> Learners:
     """Return learners before their first batch, without an estimate."""
     nothing = jnp.zeros(len(tasks.theta), jnp.float32)
     previous = Previous(nothing, jnp.zeros_like(tasks.theta), nothing)
@@ -131,7 +131,7 @@ def before_updates(mdp: EpisodicMetaMDP, tasks: Tasks) -> Learners:
     return Learners(tasks.context, tasks.theta, state, None, nothing > 0.0, none, previous, tasks.key, jnp.uint32(0))
 
 
-def observed(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners:
+def with_estimate(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners:
     """Return learners with the estimate from a batch of episodes."""
     estimate = estimate_of(mdp.estimator, learners.theta, batch)
     flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
@@ -143,7 +143,7 @@ def observed(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Learners
 def _next_batch(mdp: EpisodicMetaMDP, learners: Learners) -> Learners:
     """Simulate the next batch, in a separate program: it takes longest to compile, and is the same for all rules."""
     batch = mdp.estimator.batch(learners.theta, learners.context, learners.simulation_key)
-    after: Learners = compiled(observed)(mdp, batch, learners)
+    after: Learners = compiled(with_estimate)(mdp, batch, learners)
     return after
 
 
@@ -164,7 +164,7 @@ def rule_values(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array
     return values | {"stepsize": jnp.where(has_length, length, step)}
 
 
-def updated(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Update:
+def apply_rule(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Update:
     """Apply the rule to every theta, without simulating."""
     values = rule_values(mdp, learners, hyperparameters)
     return mdp.rule.apply(learners.theta, learners.estimate, values, learners.rule_state)
@@ -179,9 +179,9 @@ def divergence(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array)
     return 0.5 * length**2 * _chosen_curvature(mdp, learners, hyperparameters)
 
 
-def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
+def apply_update(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Learners:
     """Return learners after an update, before the next batch; flag those with a usable estimate but no finite step."""
-    after = updated(mdp, learners, hyperparameters)
+    after = apply_rule(mdp, learners, hyperparameters)
     if mdp._measures_divergence:
         curvature = _chosen_curvature(mdp, learners, hyperparameters)
         # Without a positive curvature, no length has the chosen divergence, so the step was not made.
@@ -198,7 +198,7 @@ def moved(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> L
     )
 
 
-def whole_episodes(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:
+def require_episodic(mdp: MetaMDP, who: str) -> EpisodicMetaMDP:
     """Return `mdp` if it samples whole episodes; raise an error that names `who` otherwise."""
     if not isinstance(mdp, EpisodicMetaMDP):
         learns = f"the rule {mdp.rule.name!r} learns from batches of steps"

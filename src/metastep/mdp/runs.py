@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from metastep._core import parallel
 from metastep._core.progress import Tally
-from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, Tasks, whole_episodes
+from metastep.mdp import EpisodicMetaMDP, Learners, MetaMDP, Tasks, require_episodic
 from metastep.mdp.blocks import Purpose, purpose_key
 from metastep.mdp.controller import Controller
-from metastep.mdp.episodes import before_updates, moved, observed
+from metastep.mdp.episodes import apply_update, initial_learners, with_estimate
 from metastep.mdp.history import History
 from metastep.mdp.loop import Advance, in_lockstep, update_steps
 from metastep.simulation.engine import blocks_at_once, compiled, fills_batches, one_block_at_a_time
@@ -86,7 +86,7 @@ def _begin_blocks(runs: Sequence[BlockRun]) -> tuple[Sequence[Learners], Advance
     if len(runs) == 1:
         mdp = runs[0].mdp
         return [mdp.begin(runs[0].tasks)], lambda blocks, chosen: [mdp.advance(blocks[0], chosen[0])]
-    mdps = [whole_episodes(run.mdp, "a batch of blocks").without_ranges() for run in runs]
+    mdps = [require_episodic(run.mdp, "a batch of blocks").without_ranges() for run in runs]
     tasks, keeps = [run.tasks for run in runs], [run.controller.keeps_episodes for run in runs]
     settings = simulation_of(mdps[0]), any(keeps)
     context, key = _stacked([each.context for each in tasks]), _stacked([each.key for each in tasks])
@@ -96,14 +96,14 @@ def _begin_blocks(runs: Sequence[BlockRun]) -> tuple[Sequence[Learners], Advance
         batch, episodes = compiled(_simulate)(settings, theta, context, key, blocks[0].update)
         learners_after = []
         for index, (mdp, learners) in enumerate(zip(mdps, blocks, strict=True)):
-            after: Learners = compiled(observed)(mdp, _part(batch, index), learners)
+            after: Learners = compiled(with_estimate)(mdp, _part(batch, index), learners)
             learners_after.append(after._replace(episodes=_part(episodes, index) if keeps[index] else None))
         return learners_after
 
     def advance(blocks: Sequence[Learners], chosen: Sequence[Array]) -> list[Learners]:
-        return next_batch([compiled(moved)(*each) for each in zip(mdps, blocks, chosen, strict=True)])
+        return next_batch([compiled(apply_update)(*each) for each in zip(mdps, blocks, chosen, strict=True)])
 
-    return next_batch([compiled(before_updates)(*each) for each in zip(mdps, tasks, strict=True)]), advance
+    return next_batch([compiled(initial_learners)(*each) for each in zip(mdps, tasks, strict=True)]), advance
 
 
 def simulation_of(mdp: EpisodicMetaMDP) -> Estimator:

@@ -104,7 +104,7 @@ def is_compiled(env: Env | HostEnv) -> bool:
     return not isinstance(env, HostEnv)
 
 
-def whole(env: Env | HostEnv, function: Function) -> Function:
+def compiled_for(env: Env | HostEnv, function: Function) -> Function:
     """Compile a function that simulates, like `compiled`, if the environment is in JAX; otherwise return it unchanged."""
     return compiled(function) if is_compiled(env) else function
 

@@ -1,10 +1,10 @@
-"""Batches of a fixed number of steps from environments that run side by side and restart by themselves.
+"""Sample batches of a fixed number of steps from parallel environments with automatic resets.
 
-In JAX, episodes go on from one batch to the next. One that has ended, or is cut off at the horizon, gives way to a new one in
-the same task. A simulator on the host cannot be kept in arrays, so every batch begins with new episodes: the result depends on
-a learner's arrays and keys alone, also where a run is resumed. Everything else is the same in both cases.
+In JAX, episodes continue from one batch to the next; after an episode has terminated, or is truncated at the horizon, a new one
+starts in the same task. The state of a simulator on the host is not kept, so every batch starts with new episodes: the result
+depends only on a learner's arrays and keys, also if a run is resumed. Everything else is the same in both cases.
 
-An update learns from such a batch with generalised advantage estimation (Schulman and others, 2016).
+Updates use generalised advantage estimation (Schulman and others, 2016).
 """
 
 from dataclasses import dataclass, field
@@ -33,47 +33,47 @@ _RESETS, _SEEDS = 2**32 - 1, 2**32 - 2  # beside the batch's own key, in whose s
 class Lanes(NamedTuple):
     """Environments between two batches; every array is (learners, envs)."""
 
-    state: State  # nothing on the host, where a simulator keeps its own
-    elapsed: Array  # steps of the episode that is running
-    paid: Array  # its rewards so far
-    last_return: Array  # of the episode that ended last; on the host, of the first one of the batch
-    has_ended: Array  # whether there is one
-    scales: Any = None  # `Scales`, where something is normalised
+    state: State  # empty on the host, where the simulator has it
+    elapsed: Array  # steps of the current episode
+    paid: Array  # sum of its rewards so far
+    last_return: Array  # of the last finished episode; on the host, of the first episode in the batch
+    has_ended: Array  # whether an episode has finished
+    scales: Any = None  # `Scales`, if observations or rewards are normalised
 
 
 class Steps(NamedTuple):
-    """The steps of a batch; every array is (learners, steps, envs, ...). What actor and critic say is None at first."""
+    """The steps of a batch; every array is (learners, steps, envs, ...). Outputs of actor and critic are None at first."""
 
     observation: Array
     action: Array
     reward: Array
-    seen_next: Any  # where a step led, before a new episode began there; None once it was evaluated
-    terminated: Array  # the episode has no future
-    ended: Array  # terminated, or cut off at the horizon
+    seen_next: Any  # next observation, before a reset; None after `evaluate_steps`
+    terminated: Array  # the episode ended in a terminal state
+    ended: Array  # terminated, or truncated at the horizon
     log_density: Any = None  # log pi(action)
     entropy: Any = None
-    value: Any = None  # the critic's, of where a step began
-    next_value: Any = None  # of where it led
+    value: Any = None  # the critic's value of the observation
+    next_value: Any = None  # and of the next observation
 
 
 class Experience(NamedTuple):
-    """What an update learns from, and what a batch says about each learner; learners first, then all steps."""
+    """The data of a batch for an update, and its statistics; learners first, then all steps of the batch."""
 
     observation: Array  # (learners, batch, observations)
     action: Array  # (learners, batch, actions)
     log_density: Array  # (learners, batch): log pi(action) when it was taken
-    value: Array  # (learners, batch): the critic's
+    value: Array  # (learners, batch), of the critic
     advantage: Array  # (learners, batch)
-    target: Array  # (learners, batch): what the critic should have said
+    target: Array  # (learners, batch), of the critic
     mean_return: Array  # (learners,): j, of the `last_return` of every environment, without discount
     return_error: Array  # (learners,): its standard error
     entropy: Array  # (learners,): of the policy, mean over the batch
     num_steps: Array  # (learners,): environment steps
-    lanes: Lanes  # where the next batch goes on
-    differences: tuple[Array, Array] | None = None  # `temporal_differences`, where lambda is chosen for each update
+    lanes: Lanes  # at the start of the next batch
+    differences: tuple[Array, Array] | None = None  # `temporal_differences`, if lambda is chosen for each update
 
 
-def evaluated(policy: ActorCritic, parts: Parts, steps: Steps) -> Steps:
+def evaluate_steps(policy: ActorCritic, parts: Parts, steps: Steps) -> Steps:
     """Evaluate actor and critic of one learner on its whole batch; the arrays have no axis of learners here."""
     distribution = policy.act(parts, steps.observation)
     return steps._replace(
@@ -86,7 +86,7 @@ def evaluated(policy: ActorCritic, parts: Parts, steps: Steps) -> Steps:
 
 
 def in_first_episode(ended: Array) -> Array:
-    """Return whether a step (..., steps, envs) belongs to the first episode of its environment, its last step included."""
+    """Return whether a step (..., steps, envs) belongs to the first episode of its environment."""
     ends = ended.astype(jnp.int32)
     return jnp.cumsum(ends, axis=-2) == ends  # none has ended before
 
@@ -94,8 +94,8 @@ def in_first_episode(ended: Array) -> Array:
 def temporal_differences(steps: Steps, discount: float, gae_lambda: float = 1.0) -> tuple[Array, Array]:
     """Return d_t = r_t + gamma V(s_{t+1}) - V(s_t), and the weight gamma lambda of A_{t+1}: each (learners, steps, envs).
 
-    A state without a future is worth nothing. Where an episode was cut off, or goes on in the next batch, the critic says what
-    would have come; the sum over later steps never reaches into the next episode.
+    The value of a terminal state is 0. At a truncation, and at the end of the batch, the critic's value replaces later rewards;
+    sums over later steps end with the episode.
     """
     future = jnp.where(steps.terminated, 0.0, steps.next_value)
     surprise = steps.reward + discount * future - steps.value
@@ -103,19 +103,19 @@ def temporal_differences(steps: Steps, discount: float, gae_lambda: float = 1.0)
 
 
 def advantages(surprise: Array, decay: Array) -> Array:
-    """A_t = d_t + gamma lambda A_{t+1} of `temporal_differences`: (learners, steps, envs)."""
+    """Return A_t = d_t + gamma lambda A_{t+1} from `temporal_differences`: (learners, steps, envs)."""
 
     def back(later: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
         total = now[0] + now[1] * later
         return total, total
 
     in_time = tuple(jnp.swapaxes(array, 0, 1) for array in (surprise, decay))
-    _, found = lax.scan(back, jnp.zeros_like(surprise[:, 0]), in_time, reverse=True)
-    return jnp.swapaxes(found, 0, 1)
+    _, totals = lax.scan(back, jnp.zeros_like(surprise[:, 0]), in_time, reverse=True)
+    return jnp.swapaxes(totals, 0, 1)
 
 
 def with_lambda(batch: Experience, gae_lambda: Array) -> Experience:
-    """Return a batch that kept its differences with the advantages and targets of each learner's lambda (learners,)."""
+    """Return a batch, which has kept its differences, with advantages and targets for each learner's lambda (learners,)."""
     assert batch.differences is not None
     surprise, discount = batch.differences
     advantage = advantages(surprise, discount * gae_lambda[:, None, None]).reshape(batch.advantage.shape)
@@ -123,13 +123,13 @@ def with_lambda(batch: Experience, gae_lambda: Array) -> Experience:
 
 
 def steps_at_once() -> int:
-    """Return how many steps of a loop are compiled as one: four are a quarter faster on a GPU, and no faster on a CPU."""
+    """Return by how many steps a loop is unrolled: four are 25 % faster on a GPU, and not faster on a CPU."""
     return 4 if jax.default_backend() == "gpu" else 1
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """What is simulated for an update.
+    """The settings of the simulation for an update.
 
     Args:
         num_envs: environments of a learner that run side by side.
@@ -143,10 +143,10 @@ class Sampler:
     policy: ActorCritic
     num_envs: Count
     num_steps: Count
-    horizon: Count  # where an episode is cut off, and the critic says what would have come
+    horizon: Count  # steps after which an episode is truncated; the critic's value then replaces later rewards
     discount: Share = 0.99  # of the rewards, gamma
     hold: Count = 1
-    # Equal parts of a block that share all noise: learner i of one part has that of learner i of every other.
+    # Number of equal parts of a block that share all noise: learner i of every part has the same.
     twins: Count = field(default=1, metadata={"newer": "0.3"})
     normalise_observations: bool = field(default=False, metadata={"newer": "0.3"})
     normalise_rewards: bool = field(default=False, metadata={"newer": "0.3"})
@@ -166,7 +166,7 @@ class Sampler:
 
     @property
     def batch_size(self) -> int:
-        """Steps of a learner for one update."""
+        """The number of steps of a learner for one update."""
         return self.num_envs * self.num_steps
 
     @property
@@ -182,7 +182,7 @@ class Sampler:
         if not isinstance(self.env, HostEnv):
             drawn = standard_normals(key, 0, self.env.reset_noise, self._drawn(len(context)))
             noise = [jnp.tile(array, (self.twins, 1)) for array in drawn]
-            # vmap needs an array to learn the batch size from, also where an environment declares no normals.
+            # vmap needs an array for the batch size, also if an environment declares no normals.
             state = jax.vmap(partial(_reset_one, self.env))(context, jnp.stack((*noise, nothing), axis=-1))
         scales = None
         if not isinstance(self.env, HostEnv) and self.normalises:
@@ -203,7 +203,7 @@ class Sampler:
     ) -> Experience:
         """Sample the next batch of learners with these parameters (learners, parameters)."""
         lanes, steps = self.simulate(theta, context, lanes, key)
-        # On the host this is not part of a larger program; static arguments come first.
+        # For host environments, this is not part of a larger compiled program; static arguments come first.
         summarise = compiled(_experience) if isinstance(self.env, HostEnv) else _experience
         experience: Experience = summarise((self, gae_lambda, keeps_differences), lanes, steps)
         return experience
@@ -229,9 +229,9 @@ class Sampler:
         return num_learners // self.twins, self.num_envs
 
 
-def _experience(how: tuple[Sampler, float, bool], lanes: Lanes, steps: Steps) -> Experience:
-    """Summarise a batch; `how` is the sampler, lambda of the advantages, and whether to keep the temporal differences."""
-    sampler, gae_lambda, keeps_differences = how
+def _experience(settings: tuple[Sampler, float, bool], lanes: Lanes, steps: Steps) -> Experience:
+    """Summarise a batch; `settings` are the sampler, lambda of the advantages, and whether to keep the temporal differences."""
+    sampler, gae_lambda, keeps_differences = settings
     advantage = advantages(*temporal_differences(steps, sampler.discount, gae_lambda))
     learners = len(advantage)
 
@@ -263,7 +263,7 @@ def _reset_one(env: Env, context: Array, normals: Array) -> State:
 
 
 def _observe_one(env: Env, named: Any, state: State) -> Array:
-    """Return what is seen in every environment of one learner, in its task: (envs, observations)."""
+    """Return the observations of all environments of one learner, in its task: (envs, observations)."""
     return jax.vmap(lambda each: jnp.stack(env.observe(named, each)))(state)
 
 
@@ -280,7 +280,7 @@ def _simulate_one(
         return env.step(named, state, tuple(action), tuple(noise))
 
     def play(state: State, elapsed: Array, action: Array, noise: Array) -> tuple[Any, Array]:
-        """Hold the action until its time, or that of the episode, is over."""
+        """Repeat the action `hold` times, or until the episode ends."""
         made = action if limits is None else jnp.clip(action, *limits)
         after, elapsed = jax.vmap(move)(state, made, noise[:, : env.step_noise]), elapsed + 1.0
         for index in range(1, sampler.hold):
@@ -318,14 +318,14 @@ def _simulate_one(
     seen = observe(lanes.state)
     seen = seen if lanes.scales is None else lanes.scales.observations(seen)
     (lanes, _), steps = lax.scan(step, (lanes, seen), normals, unroll=steps_at_once())
-    return lanes, evaluated(policy, parts, steps)
+    return lanes, evaluate_steps(policy, parts, steps)
 
 
 def _from_host(sampler: Sampler, theta: Array, played: Steps) -> tuple[Lanes, Steps]:
     """Return the steps of a batch from the host."""
-    # All environments began an episode together, so the first one of each, which has ended, says what the policy is worth; the
-    # last that has ended would be among the short ones.
-    steps = jax.vmap(partial(evaluated, sampler.policy))(sampler.policy.split(theta), played)
+    # All environments started an episode together, and the first ones have all ended, so their mean return is unbiased; the
+    # last finished episodes would be short ones.
+    steps = jax.vmap(partial(evaluate_steps, sampler.policy))(sampler.policy.split(theta), played)
     first_return = jnp.sum(jnp.where(in_first_episode(steps.ended), steps.reward, 0.0), axis=1)
     nothing = jnp.zeros_like(first_return)
     return Lanes((), nothing, nothing, first_return, nothing == 0.0), steps
@@ -333,7 +333,7 @@ def _from_host(sampler: Sampler, theta: Array, played: Steps) -> tuple[Lanes, St
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _draw(sampler: Sampler, key: Array, num_learners: int) -> tuple[Array, Array, Array]:
-    """Draw normals of the steps, as in JAX, and of the first resets, and seeds, learners before environments."""
+    """Draw the normals of the steps, as in JAX, those of the first resets, and seeds; learners come before environments."""
     env, twins, shape = sampler.env, sampler.twins, sampler._drawn(num_learners)
     resets = numbers_last(standard_normals(jax.random.fold_in(key, _RESETS), 0, env.reset_noise, shape), shape)
     seeds = draw_seeds(jax.random.fold_in(key, _SEEDS), (sampler.num_steps, *shape))
@@ -342,27 +342,27 @@ def _draw(sampler: Sampler, key: Array, num_learners: int) -> tuple[Array, Array
 
 @partial(jax.jit, static_argnums=0)
 def _choose(policy: ActorCritic, theta: Array, observation: Array, normals: Array) -> Array:
-    """Draw actions where (learners, envs, observations) are seen."""
+    """Draw actions for observations (learners, envs, observations)."""
     choose = jax.vmap(lambda theta, seen, drawn: policy.act(policy.split(theta), seen).sample(drawn))
     return choose(theta, observation, normals)
 
 
 def _swapped(array: Any) -> NDArray[Any]:
-    """Learners first for arrays of the simulator, which has environments first, and the other way round: a read-only copy."""
+    """Return a read-only copy with learners and environments swapped: simulators have environments first."""
     copy = np.array(np.swapaxes(array, 0, 1), order="C")
     copy.setflags(write=False)
     return copy
 
 
 def restartable(env: HostEnv, episodes: Episodes) -> Restartable:
-    """Return the episodes, or refuse those that cannot restart, which batches of steps need."""
+    """Return the episodes; raise an error if they cannot restart, which batches of steps need."""
     if not isinstance(episodes, Restartable):
         raise InputError(f"env.name: {env.name!r} has episodes without `restart`, which batches of steps need.")
     return episodes
 
 
 def play_on_host(sampler: Sampler, env: HostEnv, theta: Array, context: Array, key: Array) -> Steps:
-    """Step every environment of every learner `num_steps` times, from the start of an episode on."""
+    """Step every environment of every learner `num_steps` times, starting with new episodes."""
     policy, num = sampler.policy, env.step_noise
     normals, resets, seeds = (np.asarray(array) for array in _draw(sampler, key, len(theta)))
     chosen_by, moved_by = policy.num_actions, policy.num_actions + sampler.hold * num
@@ -377,9 +377,9 @@ def play_on_host(sampler: Sampler, env: HostEnv, theta: Array, context: Array, k
         noise = _swapped(normals[t, ..., chosen_by:moved_by])
         reward = np.zeros(elapsed.shape)
         terminated, ended = np.zeros((2, *elapsed.shape), np.bool_)
-        for index in range(sampler.hold):  # until the time of the action, or that of the episode, is over
+        for index in range(sampler.hold):  # repeat the action, unless the episode ends
             goes_on = ~ended
-            goes_on.setflags(write=False)  # as all arrays that a simulator is handed
+            goes_on.setflags(write=False)  # like all arrays that a simulator receives
             after = episodes.step(made, noise[..., index * num : (index + 1) * num], goes_on)
             reward = np.where(goes_on, reward + after.reward, reward)
             terminated = terminated | (goes_on & after.terminated)
