@@ -21,7 +21,7 @@ from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record
-from metastep._core.registry import require_modules
+from metastep._core.settings import require_modules
 from metastep._core.storage import write_lock
 from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from metastep import policies, rules
 from metastep._core.errors import shown
-from metastep._core.registry import Registry
-from metastep._core.settings import plainly, settings_of
+from metastep._core.settings import Registry, plainly, settings_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
 
