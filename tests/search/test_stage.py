@@ -74,9 +74,9 @@ def test_the_files_of_a_search(searched: Run) -> None:
 def test_a_stopped_search_resumes_to_the_same_bytes(searched: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, keep, left = file.parent / "stopped", searching.keep_course, 7
 
-    def stop(*course: Any) -> None:
+    def stop(*course: Any, **start: Any) -> None:
         nonlocal left
-        keep(*course)
+        keep(*course, **start)
         left -= 1
         if not left:
             raise KeyboardInterrupt

@@ -15,6 +15,7 @@ p-value is the larger of two: that of the interval, and that of random sign flip
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -153,14 +154,9 @@ def hierarchical_interval(
 
 def interquartile_mean(values: Array, *, seed: int, num_resamples: int = 10_000, confidence: float = 0.95) -> Interval:
     """Return the mean of each row of (rows, tasks) without its lowest and highest quarter (rounded down)."""
-
-    def middle_mean(values: NDArray[Any], axis: int = -1) -> NDArray[Any]:
-        values = np.moveaxis(values, axis, -1)
-        num, first = values.shape[-1], values.shape[-1] // 4
-        return np.partition(values, (first, num - first - 1), axis=-1)[..., first : num - first].mean(axis=-1)
-
+    middle_mean = partial(stats.trim_mean, proportiontocut=0.25)
     ends = bootstrap_interval((values,), middle_mean, seed=seed, num_resamples=num_resamples, confidence=confidence)
-    return Interval(middle_mean(values), *ends)
+    return Interval(middle_mean(values, axis=-1), *ends)
 
 
 def improvement_probability(differences: Array, *, confidence: float = 0.95) -> Interval:

@@ -38,31 +38,26 @@ def write_report(run: Run) -> Path:
                 missing = file.relative_to(run.path)
                 raise InputError(f"Folder {run.path} holds no {missing}; run `metastep {verb} {run.path}` first.")
         fitted, searched = {}, {}
-        for own in models:
+        for name, own in zip(run.models_needed, models, strict=True):
+            model, validation = stages.read_fitted(own)
+            known = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), learning_seconds(own)
             if own.config.learner == "search":
-                model, validation = stages.read_fitted(own)
-                levels = {name: searching.read_level(own, name).record for name in own.config.search.levels}
-                num_steps = {name: record.search_steps for name, record in levels.items()}
-                name = own.path.name if own.path != run.path else "the model"
-                known = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), learning_seconds(own)
-                searched[name] = tables.Searched(model, validation, num_steps, *known)
-        for spec in run.methods.values():
-            own = run.of_model(spec.model)
-            if stages.example_controller(spec).needs_model and own.config.learner == "fitted-q":
-                dataset, (model, validation) = own.dataset, stages.read_fitted(own)
-                names, updates = [part.name for part in model.record.observation], dataset.layout.num_updates // 2
-                starts, later = (observations(dataset, names, update) for update in (0, updates))
-                place = own.model_file.relative_to(run.path).as_posix()
-                seen = dataset.counts(), starts, later, updates
-                seconds = learning_seconds(own) if searched else 0.0
-                fitted[spec.name] = tables.Fitted(model, validation, *seen, own.config.to_dict(), place, seconds)
+                levels = {level: searching.read_level(own, level).record for level in own.config.search.levels}
+                num_steps = {level: record.search_steps for level, record in levels.items()}
+                searched[name or "the model"] = tables.Searched(model, validation, num_steps, *known)
+            else:
+                names, updates = [part.name for part in model.record.observation], own.dataset.layout.num_updates // 2
+                starts, later = (observations(own.dataset, names, update) for update in (0, updates))
+                seen = own.dataset.counts(), starts, later, updates
+                fitted[name] = tables.Fitted(model, validation, *seen, *known)
+        following = [spec for spec in run.methods.values() if stages.example_controller(spec).needs_model]
         findings = tables.Findings(
             name=config.env.name.rpartition(":")[2],
             command=repeating(run),
             config=config.to_dict(),
             comparison=run.comparison,
             context_space=envs.make(config.env.name, **config.env.options).context_space,
-            fitted=fitted,
+            fitted={spec.name: fitted[spec.model] for spec in following if spec.model in fitted},
             searched=searched,
             folder=folder_of(run),
             modules=sorted({part.rpartition(":")[0] for part in config.part_names()} - {""}),

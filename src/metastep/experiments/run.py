@@ -28,7 +28,7 @@ from metastep import policies
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Prefixed, Silent, Tracker
-from metastep._core.registry import require_modules
+from metastep._core.settings import require_modules
 from metastep._core.storage import write_lock as write_lock
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.envs.contexts import load_tasks
@@ -39,6 +39,7 @@ from metastep.experiments.budget import require_affordable
 from metastep.experiments.schema import Experiment
 from metastep.fqi import save_model
 from metastep.mdp import MetaMDP, collection
+from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
 from metastep.testing import check_env
 from metastep.testing.envs import declared
@@ -280,19 +281,22 @@ class Run:
     def tune(self, spec: MethodSpec, **changed: Any) -> tuple[Method, TuningTable]:
         """Tune a method on the tuning tasks; keyword arguments replace those that the run passes to `tune`."""
         settings = self.config.compare
-        options = {"num_tasks": settings.num_tuning_tasks, "shared_noise": settings.shared_noise}
-        return tune(spec, self.of_model(spec.model).mdp, **options | self.comparison_options(None) | changed)
+        options = self._options(num_tasks=settings.num_tuning_tasks, shared_noise=settings.shared_noise)
+        return tune(spec, self.of_model(spec.model).mdp, **options | changed)
 
     def test(self, methods: Sequence[Method], **changed: Any) -> Comparison:
         """Run methods on the test tasks, without writing; keyword arguments replace those that the run passes to `compare`."""
-        options = {"num_tasks": self.config.compare.num_tasks, **self.comparison_options(None)}
-        return compare(methods, self.mdp, **options | changed)
+        return compare(methods, self.mdp, **self._options(num_tasks=self.config.compare.num_tasks) | changed)
 
-    def comparison_options(self, tracker: Tracker | None) -> dict[str, Any]:
-        """Return the arguments that tuning, validation and test have in common."""
+    def validate(self, methods: Sequence[Method], **changed: Any) -> Comparison:
+        """Run methods on the validation tasks, as `test` does on the test tasks."""
+        return self.test(methods, num_tasks=self.config.selection.num_tasks, stream=Stream.VALIDATION, **changed)
+
+    def _options(self, **own: Any) -> dict[str, Any]:
+        """Return the arguments that tuning, validation and test have in common, and those of one of them."""
         settings = self.config.compare
         shared = {"num_updates": settings.num_updates, "blocks_together": settings.blocks_together}
-        return {"seed": self.config.seed, "tracker": tracker} | shared
+        return {"seed": self.config.seed} | shared | own
 
     def result_file(self, method: str) -> Path:
         """Return the file of one method's results on the test tasks, with its grid search."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,10 @@ import numpy as np
 from metastep._core import storage
 from metastep._core.errors import InputError, shown
 from metastep._core.progress import Tracker
-from metastep.evaluation import Comparison, Method, compare
+from metastep.evaluation import Comparison, Method
 from metastep.experiments import provenance
 from metastep.experiments.config import build_rule
+from metastep.experiments.reference import literal
 from metastep.experiments.schema import Experiment
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
@@ -88,13 +88,7 @@ def start_settings(source: str, config: Experiment, model: str = "update") -> li
         own, most = rule.gradient_steps or rule.epochs * each, ranges["gradient_steps"]["high"]
         if rule.epochs * each < most:
             wanted |= {"meta.rule.epochs": math.ceil(most / max(1, each)), "meta.rule.gradient_steps": own}
-    return [f"{name}={_toml(value)}" for name, value in wanted.items()]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{name} = {_toml(entry)}' for name, entry in value.items())}}}"
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    return [f"{name}={literal(value)}" for name, value in wanted.items()]
 
 
 def level_file(run: Run, level: str, folder: str = "levels") -> Path:
@@ -135,8 +129,7 @@ def search_and_select(run: Run, tracker: Tracker) -> None:
             courses = _search_levels(run, mdp, search, tracker)
             controllers = {level: Searched(network, course.best) for level, (network, course) in courses.items()}
             methods = [Method(level, mdp.rule, each, space=mdp.space) for level, each in controllers.items()]
-            options: dict[str, Any] = {"stream": Stream.VALIDATION, **run.comparison_options(tracker)}
-            validation = compare(methods, mdp, num_tasks=run.config.selection.num_tasks, **options)
+            validation = run.validate(methods, tracker=tracker)
             chosen, scores = judge_levels(validation, search.objective)
             storage.create_folder(level_file(run, chosen).parent)
             for level, (network, course) in courses.items():
@@ -164,12 +157,11 @@ def _search_levels(
         if content is not None and content.metadata.get("start", "") != start:
             path, again = level_file(run, level, "search"), "put it back, or remove the file to search again"
             raise InputError(f"File {path} began from another model than {search.model!r}; {again}.")
-    begun_from: dict[str, Any] = {"start": start} if start else {}
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
     with tracker.stage("search", left, "blocks") as stage:
-        files = Files(begun, partial(keep_course, run, **begun_from))
+        files = Files(begun, partial(keep_course, run, start=start))
         return evolution.search_levels([mdp], search, files=files, advance=stage.advance, begin=begin, **how)
 
 

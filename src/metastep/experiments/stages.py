@@ -23,7 +23,7 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Stage, Tracker
 from metastep._core.settings import from_json
 from metastep.controllers import Controller, MetaFQIController
-from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines, compare
+from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines
 from metastep.evaluation.comparison import comparison_plan
 from metastep.evaluation.tuning import num_blocks, tuning_plan
 from metastep.experiments import provenance, searching
@@ -31,7 +31,7 @@ from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
 from metastep.mdp import MetaMDP
-from metastep.mdp.blocks import Blocks, Stream
+from metastep.mdp.blocks import Blocks
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
 from metastep.mdp.runs import Plan, run_plans
@@ -90,8 +90,7 @@ def validate(run: Run, model: Model, *, tracker: Tracker | None = None) -> Compa
     All iterations run the same blocks with the same random numbers: they differ little, so independent simulation noise would
     decide between them. The points of a tuning grid, by contrast, have independent noise by default.
     """
-    methods, num_tasks = iteration_methods(run, model), run.config.selection.num_tasks
-    return compare(methods, run.mdp, num_tasks=num_tasks, stream=Stream.VALIDATION, **run.comparison_options(tracker))
+    return run.validate(iteration_methods(run, model), tracker=tracker)
 
 
 def select(model: Model, validation: Comparison) -> Model:

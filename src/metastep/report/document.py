@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from io import BytesIO
 from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -89,9 +90,8 @@ def draw(picture: Picture) -> Drawing:
 
 def to_html(document: Document, drawn: Mapping[str, Drawing]) -> str:
     """Return one HTML file with styles and figures inside; `drawn` are all its pictures by name."""
-    style = resources.files("metastep.report").joinpath("page.css").read_text("utf-8")
-    title, subtitle = html.escape(document.title), html.escape(document.subtitle)
-    lines = []
+    folder, lines = resources.files("metastep.report"), []
+    page, style = (folder.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css"))
 
     def row(cells: Sequence[str], tag: str, numeric: Sequence[int]) -> str:
         marks = [" class=number" if index in numeric else "" for index in range(len(cells))]
@@ -116,15 +116,8 @@ def to_html(document: Document, drawn: Mapping[str, Drawing]) -> str:
                 caption = html.escape(caption)
                 image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
                 lines.append(f'<figure id="{html.escape(name)}">{image}<figcaption>{caption}</figcaption></figure>')
-    body = "\n".join(lines)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        '<link rel="icon" href="data:,">\n'
-        f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f'<header><h1>{title}</h1>\n<p class="subtitle">{subtitle}</p></header>\n{body}\n</main>\n</body>\n</html>\n'
-    )
+    title, subtitle = html.escape(document.title), html.escape(document.subtitle)
+    return Template(page).substitute(title=title, subtitle=subtitle, style=style, body="\n".join(lines))
 
 
 def to_markdown(document: Document, figures: str) -> str:
@@ -170,9 +163,7 @@ def write_document(document: Document, folder: Path) -> list[Path]:
     pictures = [part for part in document.parts if isinstance(part, Picture)]
     drawings = {picture.name: draw(picture) for picture in pictures}
     storage.create_folder(folder)
-    files: list[Path] = []
-    for picture in pictures:
-        files += write_picture(picture, folder / "figures", drawings[picture.name])
+    files = [file for each in pictures for file in write_picture(each, folder / "figures", drawings[each.name])]
     for name, text in (("report.md", to_markdown(document, "figures")), ("report.html", to_html(document, drawings))):
         storage.write_atomically(folder / name, text.encode())
         files.append(folder / name)

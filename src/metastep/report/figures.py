@@ -4,6 +4,7 @@ Arrays in, figures out. Every band and bar is a 95 % interval over tasks. A page
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import matplotlib as mpl
@@ -23,26 +24,10 @@ SPARE = ("#AA3377", "#117733", "#332288", "#882255", "#44AA99", "#999933")  # To
 MAIN, CONTRAST = PALETTE[0], PALETTE[4]  # what a figure is about, and what it is compared with
 # Tol's bright palette, safe as well, for directions: not a colour of it stands for a method.
 _DIRECTIONS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#999933", "#BBBBBB")
-TEXT, PAPER, FAINT = "#1f2328", "#ffffff", "#e4e8ec"  # FAINT is the grid's
+# Fonts, grid and colours of all figures; users may read the file with matplotlib.style.use as well.
+_STYLE: Any = mpl.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
+TEXT, PAPER, FAINT = (_STYLE[name] for name in ("text.color", "figure.facecolor", "grid.color"))
 QUIET = "#b4bcc5"  # lines that are there for comparison only
-_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10.0,
-    "axes.titlesize": 11.0,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
-    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), TEXT),
-    **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), TEXT),
-    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
-    "grid.color": FAINT,
-    "grid.linewidth": 0.6,
-    "axes.linewidth": 0.8,
-    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3.0),
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 9.0),
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
-    "lines.linewidth": 1.8,
-}
 
 
 def shade_of(direction: int) -> str:

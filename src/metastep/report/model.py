@@ -65,14 +65,8 @@ def usage(findings: Findings) -> list[Part]:
     if ":" in env or REGISTRY.entry(env).factory.__module__.startswith("metastep."):
         space = findings.context_space
         task = f"{space.names[0]}={(space.low[0] + space.high[0]) / 2.0:g}"
-        words = [
-            "metastep",
-            "learn",
-            file.parent.as_posix(),
-            "--task",
-            task,
-            *["--allow-imports"] * bool(findings.modules),
-        ]
+        words = ["metastep", "learn", file.parent.as_posix(), "--task", task]
+        words += ["--allow-imports"] * bool(findings.modules)
         parts += [Paragraph("On a task of this family one command does:"), Command(shlex.join(words))]
     return parts
 
