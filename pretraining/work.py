@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -99,6 +100,10 @@ def open_folder(path: Path, settings: Any) -> Folder:
     return folder
 
 
+# One at a time, since Python traces in one thread only: many at once would all be late. XLA compiles in many.
+_TRACING = Lock()
+
+
 class Ahead:
     """Compiles the programs of meta-MDPs in threads, in the order of their use, while others already run.
 
@@ -125,7 +130,10 @@ class Ahead:
 
 def compile_programs(mdp: ActorCriticMDP, network: Network | None = None) -> None:
     """Compile what a block runs, by one update, or its controllers; what is being compiled elsewhere is waited for."""
-    learners = mdp.begin(draw_tasks(mdp, 0, Stream.TRAIN, 0))
+    tasks = draw_tasks(mdp, 0, Stream.TRAIN, 0)
+    with _TRACING:
+        mdp.lowered(tasks)
+    learners = mdp.begin(tasks)
     if network is not None:
         controller = Searched(network, np.zeros((mdp.block_size, network.num_weights), np.float32))
         jax.block_until_ready(controller.propose(controller.init(mdp, learners), learners))

@@ -5,7 +5,7 @@ import pytest
 
 from metastep import envs
 from metastep._core.errors import InputError
-from metastep._core.registry import Entry
+from metastep._core.settings import Entry
 from metastep.envs import CartPole, Nav2D
 
 

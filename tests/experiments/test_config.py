@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from metastep._core.errors import InputError
-from metastep._core.registry import Entry
+from metastep._core.settings import Entry
 from metastep.evaluation import baselines
 from metastep.experiments import schema
 from metastep.experiments.config import Experiment, build_mdp, build_regressor, list_presets, load, parse, variant

@@ -303,6 +303,17 @@ def test_damaged_records_and_wrong_settings_are_refused():
         ({"record": {}}, "not a metastep stepper"),
         ({"outside": "ignore"}, "stepper: outside is 'ignore', it must be 'fallback', 'refuse' or 'trust'"),
         ({"num_updates": 99, "record": record}, "num_updates is 99, allowed is the 20 of the record, or none"),
+        ({"fallback": -1.0}, "fallback: stepsize is -1.0, allowed is a finite number, 0 or more"),
+        ({"fallback": lambda made: float("nan")}, "fallback: stepsize is nan, allowed is a finite number"),
+        ({"fallback": {"stepsize": "much"}}, "fallback: stepsize is 'much', allowed is a finite number"),
+        (
+            {"fallback": {"clip_range": 0.2}},
+            "fallback: 'clip_range' is not what the model chooses, allowed are stepsize",
+        ),
+        ({"loop": {"discout": 0.9}}, "loop: discout is 0.9, it must not be there"),
+        ({"loop": {"discount": -1.0}}, "loop: discount is -1.0, it must be greater than 0"),
+        ({"loop": {"actions": 2}}, "loop: actions is 2, it must be text"),
+        ({"loop": 5}, "loop is 5, it must be"),
     ):
         with pytest.raises(InputError, match=sentence):
             model.stepper(**options)

@@ -37,9 +37,8 @@ class CSVLog:
         columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as a file holds them
         if self._last is None or update <= self._last:
             self._columns, *rows = (self._rows() if update else []) or [columns]
-            complete = (
-                row for row in rows if len(row) == len(self._columns) and row[0].isdecimal()
-            )  # a kill may cut the last
+            # A kill may have cut the last row.
+            complete = (row for row in rows if len(row) == len(self._columns) and row[0].isdecimal())
             earlier = [row for row in complete if int(row[0]) < update]
             write_atomically(self.path, to_csv([self._columns, *earlier]).encode())
         if columns != self._columns:
@@ -57,13 +56,11 @@ class CSVLog:
 
 
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV, with a quote before text that a spreadsheet would run as a formula.
-
-    Floats have nine digits, which identify a float32; csv writes NumPy's float32 with the fewest digits that identify it.
-    """
+    """Return rows as CSV, with a quote before text that a spreadsheet would run as a formula."""
 
     def cell(value: Any) -> Any:
         if not isinstance(value, str):
+            # Nine digits identify a float32; csv writes NumPy's float32 with the fewest digits that identify it.
             return f"{value:.9g}" if isinstance(value, float) else value
         line = "".join(each if each.isprintable() else " " for each in value)
         return f"'{line}" if _FORMULA.match(line) else line

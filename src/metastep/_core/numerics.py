@@ -42,11 +42,9 @@ def _bits_to_normal(bits: Array) -> Array:
 
 
 def standard_normals(key: Array, draw: Array | int, num: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return `num` arrays of standard normals of shape (episodes, learners): draw number `draw` of the stream `key`.
-
-    `draw` is a counter such as the time step, or an array of them, which puts its axes in front of `shape`.
-    """
+    """Return `num` arrays of standard normals of shape (episodes, learners): draw number `draw` of the stream `key`."""
     words = jax.random.key_data(key)
+    # A counter such as the time step, or an array of them, which puts its axes in front of `shape`.
     draws = jnp.asarray(draw, jnp.uint32)[..., *(None for _ in shape)]
     lane = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
     lanes = jnp.broadcast_to(lane, (*draws.shape[: -len(shape)], *shape))
@@ -65,8 +63,7 @@ def to_uniform(normal: Array, low: float | Array, high: float | Array) -> Array:
 
 def to_truncated_normal(normal: Array, bound: float) -> Array:
     """Turn a standard normal into one conditioned on [-bound, bound], monotonically."""
-    # erf(z / sqrt 2) is uniform on (-1, 1).
-    inside = math.erf(bound / math.sqrt(2.0))
+    inside = math.erf(bound / math.sqrt(2.0))  # erf(z / sqrt 2) is uniform on (-1, 1)
     return _SQRT2 * lax.erf_inv(inside * lax.erf(normal / _SQRT2))
 
 

@@ -70,9 +70,8 @@ def prepare_jax(device: str | None) -> None:
         with suppress(RuntimeError):  # users without a home folder, as in many containers, have no cache
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metastep" / "jax"
             jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update(
-        "jax_persistent_cache_min_compile_time_secs", 0.0
-    )  # small programs, too: every worker process needs them
+    # Small programs, too: every worker process needs them.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     try:
         platform = jax.devices()[0].platform
     except Exception as error:  # some backends raise, others break one of JAX's assertions

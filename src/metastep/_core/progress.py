@@ -22,10 +22,7 @@ class Tracker(Protocol):
 
 
 class Tally:
-    """Advance a stage by the reports of several pieces of work.
-
-    A report is (number of the piece, its amount done so far), from any thread; `done` holds the amounts at the start.
-    """
+    """Advance a stage by reports (piece of work, its amount done so far) from any thread; `done` holds the first amounts."""
 
     def __init__(self, advance: Callable[[float], object], done: Mapping[int, float]) -> None:
         self._advance, self._done, self._lock = advance, dict(done), Lock()

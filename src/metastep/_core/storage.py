@@ -2,8 +2,7 @@
 
 A temporary file that a killed process left is recognised by its name and by its lock, which ended with the process. Libraries for
 atomic writes offer neither this cleaning up nor files that are created only once. Arrays are stored as safetensors. The metadata
-of such a file has one entry: JSON with the caller's metadata and a checksum over metadata and arrays, which detects accidental
-damage, but not intent.
+has one entry: JSON with the caller's metadata and a checksum over all, which detects accidental damage, but not intent.
 """
 
 import errno
@@ -167,8 +166,7 @@ def read_bytes(path: str | Path) -> bytes:
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise OSError(errno.EINVAL, "it is not a plain file")
-            with open(path, "rb") as file:
-                return file.read()
+            return Path(path).read_bytes()
         except FileNotFoundError as error:
             raise InputError(f"File {path} is missing.") from error
 
@@ -316,9 +314,8 @@ def open_output_folder(folder: Path, marker: str) -> Path:
     """Create an output folder, or accept one that is empty or has the file `marker`; return that file's path."""
     create_folder(folder)
     names = sorted(name for name in os.listdir(folder) if not is_temporary(name))
-    if (
-        names and marker not in names and not (folder / marker).exists()
-    ):  # another process may have written it meanwhile
+    # Another process may have written it meanwhile.
+    if names and marker not in names and not (folder / marker).exists():
         raise InputError(f"--out: {folder} holds {names[0]}, it must be new, empty or a folder of this command.")
     return folder / marker
 
@@ -327,8 +324,7 @@ def open_output_folder(folder: Path, marker: str) -> Path:
 def write_lock(folder: Path, *, recursive: bool = True) -> Iterator[None]:
     """Hold the only write lock of a folder, and remove temporary files of killed processes; calls may be nested.
 
-    With `recursive=False`, temporary files in subfolders, which may belong to others, stay. The lock file names its holder, for
-    the error message of other processes.
+    With `recursive=False`, temporary files in subfolders, which may belong to others, stay. Error messages name the holder.
     """
     path, lock = folder.resolve(), _lock_of(folder)
     is_outermost = not lock.is_locked

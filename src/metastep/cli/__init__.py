@@ -32,23 +32,17 @@ def _open(folder: frame.FolderArgument, allow_imports: frame.ImportsOption = Fal
 
 def _start(
     stage: str,
-    source: Annotated[
-        str, typer.Argument(help="A preset (see `metastep envs`), a .toml file or the folder of a run.")
-    ] = "",
+    source: Annotated[str, typer.Argument(help=frame.SOURCE_HELP)] = "",
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME, or runs/NAME-SCALE.")] = None,
     scale: frame.ScaleOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = None,
     overrides: frame.SetOption = None,
     tasks: Annotated[Path | None, typer.Option(help="CSV or JSON file of contexts to train on.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Reuse the training data of this run, whose settings must agree.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help=frame.DATA_HELP)] = None,
     yes: frame.YesOption = False,
     allow_imports: frame.ImportsOption = False,
     start: Annotated[str | None, typer.Option(help="Searched model to begin from, to fine-tune it.")] = None,
-    env: Annotated[
-        str | None, typer.Option(help="Family of tasks in place of the source's: a name or module:Env.")
-    ] = None,
+    env: Annotated[str | None, typer.Option(help=frame.ENV_HELP)] = None,
 ) -> Any:
     """Create a run and record the command, or resume one, also by its folder."""
     from metastep.experiments.config import list_presets
@@ -79,9 +73,8 @@ def _fine_tuned(
         if env is None:
             raise InputError("--env: is missing; name a family, NAME or module:Env, or give a preset or a file.")
         source, own = "pendulum-update", [*own, "rollout.discount=0.99"]
-    path = out or Path("runs") / "-".join(
-        [(env or Path(source).stem).rpartition(":")[2].lower(), Path(start or "update").stem]
-    )
+    family = (env or Path(source).stem).rpartition(":")[2].lower()
+    path = out or Path("runs", f"{family}-{Path(start or 'update').stem}")
     if start is not None:
         own += start_settings(start, load(source, scale, [*own, *overrides]))
     return source, path, [*own, *overrides]

@@ -39,6 +39,9 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file whe
 YesOption = Annotated[bool, typer.Option("--yes", help="Start even what would take weeks.")]
 _IMPORTS_HELP = "Import the modules that the folder's configuration names: this runs their code."
 ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HELP)]
+SOURCE_HELP = "A preset (see `metastep envs`), a .toml file or the folder of a run."
+DATA_HELP = "Reuse the training data of this run, whose settings must agree."
+ENV_HELP = "Family of tasks in place of the source's: a name or module:Env."
 TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."
 
 

@@ -1,6 +1,6 @@
 """Controllers, which propose the step size of the next update, and the registry that names them."""
 
-from metastep._core.registry import Registry
+from metastep._core.settings import Registry
 from metastep.controllers.learned import Exploring, MetaFQIController, SingleAction
 from metastep.controllers.schedules import (
     Bandit,

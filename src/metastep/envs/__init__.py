@@ -3,7 +3,7 @@
 from typing import Any
 
 from metastep._core.numerics import runge_kutta, sincos, to_truncated_normal, to_uniform, wrap
-from metastep._core.registry import Registry
+from metastep._core.settings import Registry
 from metastep.envs.base import Context, Env, Step, choices_of, range_of
 from metastep.envs.cartpole import CartPole, CartPoleV1, SwingUp
 from metastep.envs.contexts import ContextSpace
@@ -15,16 +15,11 @@ from metastep.envs.small import LQR, Acrobot, Minigolf, MountainCar, Nav2D, Pend
 REGISTRY: Registry[Env | HostEnv] = Registry("env.name", "env.options", hidden=("context_space",))
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
-register("nav2d", Nav2D, label="Nav2D")
-register("minigolf", Minigolf, label="Minigolf")
-register("cartpole", CartPole, label="CartPole")
-register("swingup", SwingUp, label="SwingUp")
-register("lqr", LQR, label="LQR")
+_families: tuple[Any, ...] = (Nav2D, Minigolf, CartPole, SwingUp, LQR, Pendulum, Acrobot, MountainCar)
+for _family in _families:
+    register(_family.name, _family, label=_family.__name__)
 register("halfcheetah", half_cheetah, label="HalfCheetah")
-register("pendulum", Pendulum, label="Pendulum")
-register("acrobot", Acrobot, label="Acrobot")
 register("cartpole-v1", CartPoleV1, label="CartPole-v1")
-register("mountaincar", MountainCar, label="MountainCar")
 
 
 def make_env(name: str, **options: Any) -> Env | HostEnv:

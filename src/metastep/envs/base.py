@@ -91,6 +91,16 @@ def range_of(env: TaskFamily) -> tuple[float, float] | None:
     return getattr(env, "action_range", None)
 
 
+class FullyObserved:
+    """What environments have in common whose policies see the whole state, a tuple of scalars, and that need JAX alone."""
+
+    packages = ()
+
+    def observe(self, context: Context, state: Any) -> tuple[Array, ...]:
+        """The state."""
+        return tuple(state)
+
+
 def _inside(declared: str) -> Any:
     """Return a property that reads what the environment inside declares, None where it declares nothing."""
     return property(lambda wrapper: getattr(wrapper.env, declared, None), doc=f"The {declared} of what is inside.")

@@ -13,7 +13,7 @@ from jax import Array
 
 from metastep._core.numerics import sincos, to_uniform
 from metastep._core.settings import check_fields
-from metastep.envs.base import Context, Step
+from metastep.envs.base import Context, FullyObserved, Step
 from metastep.envs.contexts import ContextSpace
 
 GRAVITY = 9.8
@@ -53,11 +53,10 @@ def has_fallen(state: CartPoleState, max_angle: float = MAX_ANGLE, max_position:
     return (jnp.abs(state.angle) > max_angle) | (jnp.abs(state.position) > max_position)
 
 
-class Cart:
+class Cart(FullyObserved):
     """What the tasks of carts have in common: four numbers, all of them seen, that start near zero."""
 
     start_range: float
-    packages = ()
     num_observations, num_actions, reset_noise, step_noise = 4, 1, 4, 0
 
     def __post_init__(self) -> None:
@@ -67,10 +66,6 @@ class Cart:
         """All four numbers uniform within `start_range`."""
         return CartPoleState(*(to_uniform(normal, -self.start_range, self.start_range) for normal in noise))
 
-    def observe(self, context: Context, state: CartPoleState) -> tuple[Array, ...]:
-        """The state."""
-        return tuple(state)
-
 
 @dataclass(frozen=True)
 class CartPole(Cart):
@@ -79,8 +74,7 @@ class CartPole(Cart):
     Args:
         force: "bang-bang" pushes right with 10 N when the action exceeds 0.5 and left otherwise; "continuous" applies
             10 N times the action clipped to [-1, 1]; "newtons" takes the action itself as a force, clipped to ±10 N. The paper
-            has an action between 0 and 1 that pushes left or right, and a Gaussian policy, and leaves open how the one
-            becomes the other.
+            has a Gaussian policy and an action between 0 and 1 that pushes left or right, and leaves open how they fit.
     """
 
     context_space: ContextSpace = ContextSpace(("pole_mass", "pole_length"), (0.1, 0.5), (2.0, 1.5), ("kg", "m"))
@@ -147,12 +141,8 @@ class CartPoleV1(Cart):
     """Push a cart left (0) or right (1) so that its pole stays up; every step pays 1, as in Gymnasium's CartPole-v1."""
 
     # As in Gymnasium, `pole_length` is half the length of the pole.
-    context_space: ContextSpace = ContextSpace(
-        ("cart_mass", "pole_mass", "pole_length", "force"),
-        (0.5, 0.05, 0.25, 5.0),
-        (1.5, 0.15, 0.75, 15.0),
-        ("kg", "kg", "m", "N"),
-    )
+    _names, _units = ("cart_mass", "pole_mass", "pole_length", "force"), ("kg", "kg", "m", "N")
+    context_space: ContextSpace = ContextSpace(_names, (0.5, 0.05, 0.25, 5.0), (1.5, 0.15, 0.75, 15.0), _units)
     start_range: float = 0.05
 
     name = "cartpole-v1"

@@ -1,7 +1,6 @@
 """HalfCheetah that has to run at a goal velocity (paper, appendix B.4; after MAML), on MuJoCo's C engine or in JAX.
 
-Model, observation, frame skip and start are those of Gymnasium's HalfCheetah-v5; the model file is read from the installed
-gymnasium package. Every step pays
+Model, observation, frame skip and start are those of the installed Gymnasium's HalfCheetah-v5. Every step pays
 
     -|v - v_goal| - 0.05 sum a^2
 
@@ -128,8 +127,7 @@ class _HalfCheetah:
     Args:
         frame_skip: physics steps an action.
         control_cost: the weight of sum a^2.
-        cost_of: whether a^2 is that of the "clipped" action, which the motors obey, or of the policy's own, "unclipped". The
-            paper does not say.
+        cost_of: a^2 is of the "clipped" action, which motors obey, or the policy's, "unclipped". The paper does not say.
         reset_scale: bound of the uniform noise on the initial positions and standard deviation of that on the velocities.
     """
 
@@ -221,8 +219,7 @@ class HalfCheetahVelPlanar(_HalfCheetah):
 
     Args:
         iterations: of the constraint solver in every physics step. Of a million steps with random torques four leave 101 in
-            which one more would move the accelerations by a thousandth, five leave 5 and six leave 1; eight leave none, but take
-            a third more time.
+            which one more would move the accelerations by a thousandth, five 5, six 1, and eight none in a third more time.
     """
 
     iterations: Count = field(default=6, metadata={"of": "engine"})  # another number is the same environment

@@ -1,14 +1,12 @@
 """The physics of planar robots in JAX, HalfCheetah among them: those of `mj_step` for a tree of bodies in one plane.
 
 Every quantity is a scalar, nothing is an array of a few numbers: batched, a step is a few elementwise programs over all episodes,
-which is what compilers and GPUs are good at. A step has smooth forces, constraint forces by Newton's method, and Euler's method
-with implicit damping.
+which suits compilers and GPUs. A step has smooth forces, constraint forces by Newton's method, and implicitly damped Euler steps.
 
 Bodies form a planar chain, each with one hinge; the first one also slides. A body's motion is that of its hinge and its spin; a
 body's load is a force and its torque about the hinge. A `Stiffness` maps the one to the other: that of a mass maps accelerations
 to forces, and that of contacts has the same form, so that one function makes the mass matrix and the Hessian of the constraint
-solver. Matrices hold the entries (i, j) with j = i or j among the joints that carry i; eliminated from the feet to the torso,
-they have no others.
+solver. Matrices hold the entries (i, j) with j = i or j among the joints that carry i: with feet eliminated first, all there are.
 
 Contacts with the floor and limits of the hinges are soft constraints, as MuJoCo has them. Every row of a constraint wants its
 residual, an acceleration, to be at least zero, and pays weight * residual^2 / 2 where it is not. A contact has four rows, the
@@ -310,9 +308,8 @@ def active_at(
     for sphere, contact in zip(cheetah.spheres, contacts, strict=True):
         moved = bodies[sphere.body].at(contact.lever)
         normal, tangent = moved.z + contact.normal, sphere.friction * moved.x + contact.tangent
-        ahead, behind, straight = (
-            jnp.where(row < 0.0, contact.weight, 0.0) for row in (normal + tangent, normal - tangent, normal)
-        )
+        rows = (normal + tangent, normal - tangent, normal)
+        ahead, behind, straight = (jnp.where(row < 0.0, contact.weight, 0.0) for row in rows)
         friction, both, uneven = sphere.friction, ahead + behind, ahead - behind
         upright = both + 2.0 * straight
         own = Stiffness(friction**2 * both, friction * uneven, upright, 0.0, 0.0, 0.0)
@@ -393,8 +390,7 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
 def advance(cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, iterations: int) -> CheetahState:
     """So many physics steps with one action."""
 
-    # A batch is computed as one long row, whatever its axes are: on CPUs vectors are made along the last axis, and that of
-    # a rollout, its learners, may be short.
+    # A batch is computed as one long row: CPUs make vectors along the last axis, and a rollout may have few learners there.
     @custom_vmap
     def run(state: CheetahState, action: Scalars) -> CheetahState:
         shape = state.position[0].shape
@@ -404,11 +400,10 @@ def advance(cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, 
 
     @run.def_vmap
     def run_batch(size: int, is_batched: list[Any], *lanes: Any) -> tuple[CheetahState, CheetahState]:
-        state, action = jax.tree.map(
-            lambda part, is_there: part if is_there else jnp.broadcast_to(part, (size, *part.shape)),
-            lanes,
-            tuple(is_batched),
-        )
+        def repeat(part: Array, is_there: bool) -> Array:
+            return part if is_there else jnp.broadcast_to(part, (size, *part.shape))
+
+        state, action = jax.tree.map(repeat, lanes, tuple(is_batched))
         return run(state, action), jax.tree.map(lambda _: True, state)
 
     return run(state, action)

@@ -12,7 +12,7 @@ from jax import Array
 
 from metastep._core.numerics import runge_kutta, sincos, to_truncated_normal, to_uniform, wrap
 from metastep._core.settings import Positive, check_fields
-from metastep.envs.base import Context, Step
+from metastep.envs.base import Context, FullyObserved, Step
 from metastep.envs.contexts import ContextSpace
 
 GRAVITY = 9.8
@@ -30,12 +30,11 @@ _GOALS = ContextSpace(("goal_x", "goal_y"), (-0.5, -0.5), (0.5, 0.5))
 
 
 @dataclass(frozen=True)
-class Nav2D:
-    """Start at the origin, move at most 0.1 along each axis, pay the distance to the goal after every move.
+class Nav2D(FullyObserved):
+    """Start at the origin, move at most 0.1 along each axis, pay the distance to a goal, which is not seen, after every move.
 
     Args:
-        goal_range: the goals' coordinates are uniform on plus and minus this. The paper's prose has 1, its list of parameters
-            0.5.
+        goal_range: the goals' coordinates are uniform on plus and minus this. The paper's prose has 1, its list 0.5.
         goal_radius: an episode ends this near to the goal; the paper does not say how near.
     """
 
@@ -44,22 +43,17 @@ class Nav2D:
     max_move: float = 0.1
     goal_radius: float = 0.01
 
-    name, packages = "nav2d", ()
+    name = "nav2d"
     num_observations, num_actions, reset_noise, step_noise = 2, 2, 0, 0
 
     def __post_init__(self) -> None:
         check_fields(self, "env")
         if self.context_space == _GOALS:
-            ends = (self.goal_range, self.goal_range)
-            space = ContextSpace(_GOALS.names, (-ends[0], -ends[1]), ends)
+            space = ContextSpace(_GOALS.names, (-self.goal_range,) * 2, (self.goal_range,) * 2)
             object.__setattr__(self, "context_space", space)
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Position:
         return Position(jnp.float32(0.0), jnp.float32(0.0))
-
-    def observe(self, context: Context, state: Position) -> tuple[Array, ...]:
-        """The position; the goal has to be found."""
-        return state.x, state.y
 
     def step(self, context: Context, state: Position, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         x = state.x + jnp.clip(action[0], -self.max_move, self.max_move)
@@ -75,7 +69,7 @@ class Ball(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Minigolf:
+class Minigolf(FullyObserved):
     """Each stroke ends in the hole (0, end), beyond the green (-100, end) or short of the hole (-1, play on).
 
     The ball decelerates by `d = 5/7 rho g`; it falls in when its speed at the start lies between `v_min = sqrt(2 d x)` (it
@@ -95,14 +89,11 @@ class Minigolf:
     max_action: float = 10.0
     noise_scale: float = 0.5
 
-    name, packages = "minigolf", ()
+    name = "minigolf"
     num_observations, num_actions, reset_noise, step_noise = 1, 1, 1, 1
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Ball:
         return Ball(to_uniform(noise[0], 0.0, self.max_distance))
-
-    def observe(self, context: Context, state: Ball) -> tuple[Array, ...]:
-        return (state.distance,)
 
     def step(self, context: Context, state: Ball, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         """One stroke; the noise is truncated to ±1, so the ball never rolls backwards."""
@@ -121,14 +112,13 @@ class Minigolf:
 
 
 @dataclass(frozen=True)
-class LQR:
+class LQR(FullyObserved):
     """A small linear-quadratic regulator whose return and gradients are known in closed form: the probe of the estimators.
 
         s' = scale * A s + B a + noise * z,    r = -(s^T Q s + R a^2),    s_0 ~ N(start, start_scale^2 I)
 
     A damped, slightly coupled pair of coordinates, of which the second is pushed; the context `scale` stretches the dynamics.
-    Rewards are paid on the state and action of the step. With the policy a ~ N(b + w s, sigma^2) every moment of the state
-    follows a linear recursion.
+    Rewards are paid on the state and action of the step. With a ~ N(b + w s, sigma^2) all moments follow linear recursions.
     """
 
     context_space: ContextSpace = ContextSpace(("scale",), (0.5,), (1.1,))
@@ -140,14 +130,11 @@ class LQR:
     start: tuple[float, float] = (1.0, -0.5)
     start_scale: float = 0.3
 
-    name, packages = "lqr", ()
+    name = "lqr"
     num_observations, num_actions, reset_noise, step_noise = 2, 1, 2, 2
 
     def reset(self, context: Context, noise: tuple[Array, ...]) -> Position:
         return Position(*(mean + self.start_scale * normal for mean, normal in zip(self.start, noise, strict=True)))
-
-    def observe(self, context: Context, state: Position) -> tuple[Array, ...]:
-        return tuple(state)
 
     def step(self, context: Context, state: Position, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         cost = self.state_cost[0] * state.x**2 + self.state_cost[1] * state.y**2
@@ -169,9 +156,8 @@ class PendulumState(NamedTuple):
 class Pendulum:
     """Swing a rod up and hold it there with a torque of at most 2 Nm, as in Gymnasium's Pendulum-v1.
 
-    A step pays -(angle^2 + 0.1 speed^2 + 0.001 torque^2) of the state it starts from, with the angle in [-pi, pi]. An episode has
-    no end but its time limit. The speed is bounded, too, so that under much more gravity no torque allowed here lifts a heavy,
-    short rod.
+    A step pays -(angle^2 + 0.1 speed^2 + 0.001 torque^2) of the state it starts from, with the angle in [-pi, pi]. Only its time
+    limit ends an episode. The speed is bounded, too: under much more gravity no torque allowed here lifts a heavy, short rod.
     """
 
     context_space: ContextSpace = ContextSpace(
@@ -233,8 +219,7 @@ class Acrobot:
     """Swing two hanging links up, pushing their joint with -1 (0), 0 (1) or 1 Nm (2), as in Gymnasium's Acrobot-v1.
 
     Every step pays -1 until the tip of links of length 1 would be 1 above the axis, which pays 0 and ends. The mass of a link
-    sits in its middle. As in Gymnasium its moment of inertia is 1 in every task, and the height that ends depends on the
-    angles alone.
+    sits in its middle. As in Gymnasium its moment of inertia is 1 in every task, and only the angles decide about the height.
     """
 
     context_space: ContextSpace = ContextSpace(
@@ -272,16 +257,15 @@ class CarState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MountainCar:
+class MountainCar(FullyObserved):
     """Rock a weak car out of a valley, as in Gymnasium's MountainCarContinuous-v0.
 
-    The action is the throttle, cut off at -1 and 1. Every step pays -0.1 times its square, before the cut, and reaching the
-    goal pays 100 and ends.
+    A step pays -0.1 times the square of the throttle, which is then cut off at -1 and 1; reaching the goal pays 100 and ends.
     """
 
     context_space: ContextSpace = ContextSpace(("power", "gravity"), (0.00075, 0.00125), (0.00225, 0.00375))
 
-    name, packages = "mountaincar", ()
+    name = "mountaincar"
     num_observations, num_actions, reset_noise, step_noise = 2, 1, 1, 0
     action_range = (-1.0, 1.0)
     ends, goal, max_speed = (-1.2, 0.6), 0.45, 0.07
@@ -289,9 +273,6 @@ class MountainCar:
     def reset(self, context: Context, noise: tuple[Array, ...]) -> CarState:
         """At rest near the bottom."""
         return CarState(to_uniform(noise[0], -0.6, -0.4), jnp.float32(0.0))
-
-    def observe(self, context: Context, state: CarState) -> tuple[Array, ...]:
-        return tuple(state)
 
     def step(self, context: Context, state: CarState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
         slope = sincos(3.0 * state.position)[1]

@@ -167,11 +167,11 @@ def comparison_plan(
     }
     parts = []
     for index, (method, variant) in enumerate(pairs):
-        own = results[index * len(blocks) : (index + 1) * len(blocks)]
-        histories, chooses = [block.history for block in own], has_directions(variant.space)
+        of_method = results[index * len(blocks) : (index + 1) * len(blocks)]
+        histories, chooses = [block.history for block in of_method], has_directions(variant.space)
         # With a menu, the first coordinate is the direction, the second the step.
         chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])[None]
-        reported = {name: np.concatenate([block.report[name].T for block in own]) for name in own[0].report}
+        reported = {name: np.concatenate([block.report[name].T for block in of_method]) for name in of_method[0].report}
         num_steps = [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]
         parts.append(
             Comparison(
@@ -183,7 +183,7 @@ def comparison_plan(
                 direction=(chosen[..., 0] if chooses else np.zeros(chosen.shape[:3])).astype(np.int8),
                 flagged=np.concatenate([history.flagged.T for history in histories])[None],
                 num_steps=np.concatenate(num_steps)[None],
-                theta=np.concatenate([block.theta for block in own])[None],
+                theta=np.concatenate([block.theta for block in of_method])[None],
                 diagnostics={f"{method.name}/{name}": array for name, array in reported.items()},
                 settings=settings,
             )
@@ -252,8 +252,8 @@ def load(path: str | Path) -> Comparison:
     try:
         tables = []
         for index, facts in enumerate(metadata["tuning"]):
-            own = {name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS}
-            tables.append(TuningTable(**facts | own | {"parameters": tuple(facts["parameters"])}))
+            columns = {name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS}
+            tables.append(TuningTable(**facts | columns | {"parameters": tuple(facts["parameters"])}))
         comparison = Comparison(
             methods=tuple(from_json(RECORD, facts, "methods") for facts in metadata["methods"]),
             context_names=tuple(metadata["context_names"]),

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, FiniteFloat, StringConstraints, TypeAdapter
 
 from metastep import controllers, rules
 from metastep._core.errors import InputError, with_all
-from metastep._core.registry import Registry
+from metastep._core.settings import Registry
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, TaskSource

@@ -116,10 +116,10 @@ def differences(
     test = intervals.paired_test(apart, seed=seed, num_resamples=num_resamples, confidence=confidence)
     numbers = (*test, intervals.holm(test[-1]), *intervals.improvement_probability(apart, confidence=confidence))
     rows = []
-    for pair, own, row in zip(pairs, apart, np.transpose(numbers).tolist(), strict=True):
+    for pair, by_task, row in zip(pairs, apart, np.transpose(numbers).tolist(), strict=True):
         mean, low, high, p_value, p_holm, *improved = row
         verdict = intervals.verdict(low, high, p_value, confidence)
-        counts = comparison.num_tasks, int((own != 0.0).sum())
+        counts = comparison.num_tasks, int((by_task != 0.0).sum())
         facts: Any = (*pair, metric, mean, low, high, p_value, p_holm, verdict, *improved, *counts)
         rows.append(Difference(*facts))
     return tuple(rows)
@@ -156,6 +156,6 @@ def summary(
     values = [metric_values(comparison, metric) for metric in get_args(Metric)]
     auc, final = ((each.mean(axis=1), *intervals.mean_interval(each, confidence=confidence)) for each in values)
     middle = intervals.interquartile_mean(values[0], seed=seed, num_resamples=num_resamples, confidence=confidence)
-    found = ([Interval(*map(float, row)) for row in zip(*each, strict=True)] for each in (auc, middle, final))
+    columns = ([Interval(*map(float, row)) for row in zip(*each, strict=True)] for each in (auc, middle, final))
     counts = comparison.num_diverged().values(), comparison.num_flagged().values()
-    return tuple(Summary(*row) for row in zip(comparison.names, *found, *counts, strict=True))
+    return tuple(Summary(*row) for row in zip(comparison.names, *columns, *counts, strict=True))

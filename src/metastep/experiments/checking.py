@@ -151,10 +151,10 @@ def _data(folder: Path, opened: Callable[[], object]) -> _Checks:
     return checks | {block: partial(storage.read_tensors, block, checksum) for block, checksum in sums.items()}
 
 
-def _require_model(own: Run) -> None:
+def _require_model(model_run: Run) -> None:
     """Raise an error if the configuration of a further model's run is not the one that the whole run defines."""
-    recorded, place = Run.open(own.path).config.to_dict(), f"File {own.path / 'config.json'} has"
-    provenance.require_same(recorded, own.config.to_dict(), place, "but in this run it is", "remove the model")
+    recorded, place = Run.open(model_run.path).config.to_dict(), f"File {model_run.path / 'config.json'} has"
+    provenance.require_same(recorded, model_run.config.to_dict(), place, "but in this run it is", "remove the model")
 
 
 def _require_command(path: Path) -> None:
@@ -181,8 +181,8 @@ def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     lines = [] if dataset is None else list(_describe_dataset(dataset))
     if run.model_file.exists():
         lines += [*([""] if lines else []), *_describe_model(run.model, dataset)]
-    further = [own.path for own in map(run.of_model, run.config.models) if own.path.exists()]
-    return "\n".join([*lines, *(f"further model: metastep inspect {own}" for own in further)])
+    further = [each.path for each in map(run.of_model, run.config.models) if each.path.exists()]
+    return "\n".join([*lines, *(f"further model: metastep inspect {folder}" for folder in further)])
 
 
 def draw_model(path: Path, figure: Path, *, force: bool = False) -> None:
@@ -207,15 +207,15 @@ def _describe_dataset(dataset: Dataset) -> Iterator[str]:
 def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> Iterator[str]:
     observation = f"  observation: {_sizes((part.name, part.size) for part in model.record.observation) or 'nothing'}"
     if isinstance(model, SearchedModel):
-        own, weights = model.record, sum(array.size for array in model.weights)
-        yield f"{own.level} searched for {printable(own.environment)}, {printable(own.rule_name)}"
-        yield f"  {weights} weights, {own.search_steps:.3g} environment steps of search, seed {own.seed}"
+        searched, weights = model.record, sum(array.size for array in model.weights)
+        yield f"{searched.level} searched for {printable(searched.environment)}, {printable(searched.rule_name)}"
+        yield f"  {weights} weights, {searched.search_steps:.3g} environment steps of search, seed {searched.seed}"
         yield observation
-        for each in own.validation:
-            mark = "  selected" if each.level == own.level else ""
+        for each in searched.validation:
+            mark = "  selected" if each.level == searched.level else ""
             yield f"  validation of the {each.level}: {each.score:.4g}, standard error {each.error:.2g}{mark}"
         yield "  chosen over the updates, other features at their mean:"
-        for name, column in model.curves(None if own.knots > 1 else _SHARES if own.units else (0.0,)).items():
+        for name, column in model.curves(None if searched.knots > 1 else _SHARES if searched.units else (0.0,)).items():
             yield f"    {printable(name):<16}" + "".join(f"{value:>10.3g}" for value in column)
         return
     record, data = model.record, model.record.training_data

@@ -71,9 +71,9 @@ def load(source: str | Path, scale: Scale | None = None, overrides: Sequence[str
         if len(names) == 2 and isinstance(value, dict) and "name" in value:
             # The part is replaced by another: options that further models set were for the old part. Checks follow in `parse`.
             with suppress(AttributeError):
-                for own in (table.get(names[0], {}) for table in data.get("models", {}).values()):
-                    if isinstance(own.get(names[1]), dict) and "name" not in own[names[1]]:
-                        del own[names[1]]
+                for section in (table.get(names[0], {}) for table in data.get("models", {}).values()):
+                    if isinstance(section.get(names[1]), dict) and "name" not in section[names[1]]:
+                        del section[names[1]]
     return parse(data)
 
 
@@ -162,10 +162,10 @@ def _merged(base: Any, changes: Any) -> Any:
         if "name" in base and changes.get("name", base["name"]) != base["name"]:
             return changes
         return base | {name: _merged(base.get(name), value) for name, value in changes.items()}
-    known, tables = _by_name(base), _tables(changes)
-    if known is None or tables is None or tables != changes:
+    by_name, tables = _by_name(base), _tables(changes)
+    if by_name is None or tables is None or tables != changes:
         return _picked(base, changes)
-    return [*(known | {entry["name"]: _merged(known.get(entry["name"], {}), entry) for entry in tables}).values()]
+    return [*(by_name | {entry["name"]: _merged(by_name.get(entry["name"], {}), entry) for entry in tables}).values()]
 
 
 def _replaced(data: Any, names: Sequence[str], value: Any) -> Any:
@@ -174,8 +174,8 @@ def _replaced(data: Any, names: Sequence[str], value: Any) -> Any:
         return _picked(data, value)
     name, *rest = names
     if tables := _tables(data):
-        known = {entry["name"]: entry for entry in tables}
-        return [*(known | {name: _replaced(known.get(name, {"name": name}), rest, value)}).values()]
+        by_name = {entry["name"]: entry for entry in tables}
+        return [*(by_name | {name: _replaced(by_name.get(name, {"name": name}), rest, value)}).values()]
     if not isinstance(data, dict):  # a part given by its name alone; `parse` reports other values
         data = {"name": data} if isinstance(data, str) else {}
     return data | {name: _replaced(data.get(name), rest, value)}
@@ -245,16 +245,16 @@ def build_mdp(config: Experiment) -> MetaMDP:
             raise InputError(f"rollout.{name}: {value!r} must not be set {where}, which does not use it.")
     shared: dict[str, Any] = {name: getattr(meta, name) for name in ("meta_discount", "observation")}
     shared |= {"space": meta.space(rule), "initial": initial, "block_size": rollout.block_size}
-    own: dict[str, Any] = {name: getattr(rollout, name) for name in ("horizon", "discount", *used)}
+    options: dict[str, Any] = {name: getattr(rollout, name) for name in ("horizon", "discount", *used)}
     if isinstance(rule, rules.ActorCriticRule):
-        sampler = Sampler(env, policy, **own)
+        sampler = Sampler(env, policy, **options)
         if "gradient_steps" in meta.choices:
             most = shared["space"].high[shared["space"].names.index("gradient_steps")]
             dataclasses.replace(rule, gradient_steps=round(most)).require_batch(sampler.batch_size)  # type: ignore[type-var]
         mdp: MetaMDP = ActorCriticMDP(sampler, rule=rule, budget=meta.num_updates, **shared)
     else:
-        solved = {name: own.pop(name) for name in ("fisher", "damping_kind", "cg_iterations")}
-        mdp = EpisodicMetaMDP(Estimator(Rollout(env, policy, **own), **solved), rule=rule, **shared)
+        solved = {name: options.pop(name) for name in ("fisher", "damping_kind", "cg_iterations")}
+        mdp = EpisodicMetaMDP(Estimator(Rollout(env, policy, **options), **solved), rule=rule, **shared)
     features.require_known(mdp)
     return mdp
 

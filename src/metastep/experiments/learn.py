@@ -21,7 +21,7 @@ from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record
-from metastep._core.registry import require_modules
+from metastep._core.settings import require_modules
 from metastep._core.storage import write_lock
 from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
@@ -114,7 +114,7 @@ def evaluate(
     storage.require_stamp(metadata, "policy", path, "learn it again")
     try:
         learned, recorded, theta = dict(metadata["learned"]), metadata["experiment"], arrays["theta"]
-        own = TypeAdapter(dict[str, float]).validate_python(learned["task"])
+        learned_task = TypeAdapter(dict[str, float]).validate_python(learned["task"])
     except (KeyError, TypeError, ValueError):  # including pydantic's errors
         raise InputError(f"File {path} does not hold what this version keeps.") from None
     if folder != path and (folder / _MARKER).exists():
@@ -125,9 +125,10 @@ def evaluate(
     require_modules(config.part_names(), f"File {path}", allow_imports=allow_imports)
     mdp = dataclasses.replace(build_mdp(config), block_size=1)
     space = mdp.env.context_space
-    if theta.shape != (mdp.policy.num_parameters,) or theta.dtype != np.float32 or set(own) != set(space.names):
+    is_policy = theta.shape == (mdp.policy.num_parameters,) and theta.dtype == np.float32
+    if not is_policy or set(learned_task) != set(space.names):
         raise InputError(f"File {path} does not hold a policy of its experiment.")
-    context = space.validate(np.array([[own[name] for name in space.names]]), f"File {path}")
+    context = space.validate(np.array([[learned_task[name] for name in space.names]]), f"File {path}")
     if task is not None:
         context = parse_task(task, space)[None, :]
     require_available(mdp)

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from metastep import policies, rules
 from metastep._core.errors import shown
-from metastep._core.registry import Registry
-from metastep._core.settings import plainly, settings_of
+from metastep._core.settings import Registry, plainly, settings_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
 
@@ -41,12 +40,12 @@ def _table(section: BaseModel, prefix: str) -> Iterator[str]:
         yield f"# {field.description}"
         yield f"# {name} =" if value is None else f"{name} = {literal(value)}"
     if registry := _REGISTRIES.get(prefix):
-        given, part = section.model_extra or {}, str(getattr(section, "name", ""))
+        options, part = section.model_extra or {}, str(getattr(section, "name", ""))
         for option in registry.options(part):
             setting = settings_of(registry.entry(part).factory)[option]
             yield from [f"# {setting.sentence}"] if setting.sentence else []
-            if option in given:
-                yield f"{option} = {literal(given[option])}"
+            if option in options:
+                yield f"{option} = {literal(options[option])}"
             elif isinstance(setting.default, bool | int | float | str | tuple):
                 yield f"# {option} = {literal(setting.default)}"
     for name, value in inner.items():

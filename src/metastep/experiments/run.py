@@ -28,7 +28,7 @@ from metastep import policies
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Prefixed, Silent, Tracker
-from metastep._core.registry import require_modules
+from metastep._core.settings import require_modules
 from metastep._core.storage import write_lock as write_lock
 from metastep.controllers import Controller, Exploration, Exploring, MetaFQIController
 from metastep.envs.contexts import load_tasks

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from metastep._core.errors import InputError, not_registered
-from metastep._core.registry import Registry
+from metastep._core.settings import Registry
 from metastep.simulation.rollouts import mean_and_error
 
 SMALLEST = 1e-6  # lower bound of the arguments of logarithms

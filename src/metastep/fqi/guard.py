@@ -8,6 +8,7 @@ with `outside="trust"`.
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -173,7 +174,8 @@ def own_values(fallback: Fallback, progress: Any, names: Sequence[str], xp: Any)
             raise not_registered("fallback", str(name), names, "is not what the model chooses")
         found[name] = value = each(progress) if callable(each) else each
         if xp is np:
-            found[name] = value = value.item() if hasattr(value, "item") and np.size(value) == 1 else value
+            with suppress(Exception):  # what is not one number of some framework is refused below
+                found[name] = value = value.item()
             if not isinstance(value, int | float) or not 0 <= value <= ANY:
                 raise InputError(f"fallback: {name} is {shown(value)}, allowed is a finite number, 0 or more.")
     return found

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from metastep._core.errors import InputError
 from metastep._core.parallel import count_threads
-from metastep._core.registry import Registry
+from metastep._core.settings import Registry
 from metastep.fqi.extra_trees import ExtraTrees as ExtraTrees
 from metastep.fqi.forest import LEAF, Forest, join
 

@@ -172,10 +172,9 @@ def workers(number: int) -> Iterator[Pool]:
                 failures += 1
             failures = 0 if client.nthreads() else failures
             if failures >= 3:  # while no other worker is there: the next ones would die, too
-                raise InputError(
-                    f"--workers: {failures} processes ended before they could work; a script that starts workers must do so "
-                    'below `if __name__ == "__main__":`, and the modules it imports must be installed.'
-                )
+                remedy = 'a script that starts workers must do so below `if __name__ == "__main__":`'
+                lost = f"{failures} processes ended before they could work; {remedy}"
+                raise InputError(f"--workers: {lost}, and the modules it imports must be installed.")
             cluster.scale(number)
 
         keep()

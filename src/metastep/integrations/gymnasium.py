@@ -35,6 +35,7 @@ ENVIRONMENTS = {"CartPole": "cartpole", "Minigolf": "minigolf", "Nav2D": "nav2d"
 """Preset of each registered environment."""
 
 ActionUnit = Literal["normalised", "stepsize"]
+Mode = AutoresetMode | str
 Floats = NDArray[np.float32]
 Info = dict[str, Any]
 
@@ -59,7 +60,7 @@ class MetaVectorEnv(VectorEnv[Floats, Floats, NDArray[Any]]):
         num_envs: Count,
         num_updates: Count,
         actions: ActionUnit = "normalised",
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        autoreset_mode: Mode = AutoresetMode.NEXT_STEP,
     ):
         given = {"num_envs": num_envs, "num_updates": num_updates, "actions": actions}
         check_values(MetaVectorEnv.__init__, given, "environment")
@@ -207,21 +208,13 @@ def make_env(
 
 
 def make_vector_env(
-    preset: str | None = None,
-    *,
-    num_envs: int,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    **settings: Any,
+    preset: str | None = None, *, num_envs: int, autoreset_mode: Mode = AutoresetMode.NEXT_STEP, **settings: Any
 ) -> MetaVectorEnv:
     """Build a vector environment, for `gymnasium.make_vec`. The settings are the arguments of `make_env`."""
     block = make_env(preset, **settings).block
     return MetaVectorEnv(block.mdp, num_envs, block.num_updates, block.actions, autoreset_mode)
 
 
+_entries: Any = {"entry_point": f"{__name__}:make_env", "vector_entry_point": f"{__name__}:make_vector_env"}
 for _name, _preset in ENVIRONMENTS.items():
-    gym.register(
-        f"metastep/{_name}-v0",
-        entry_point=f"{__name__}:make_env",
-        vector_entry_point=f"{__name__}:make_vector_env",
-        kwargs={"preset": _preset},
-    )
+    gym.register(f"metastep/{_name}-v0", kwargs={"preset": _preset}, **_entries)

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -113,6 +114,13 @@ class ActorCriticMDP(MetaMDP):
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         moved: Learners = compiled_for(self.env, _advance)(self.without_ranges(), learners, hyperparameters)
         return moved
+
+    def lowered(self, tasks: Tasks) -> tuple[Any, Any]:
+        """Trace and lower the programs of a block without running them; calls then only compile, in any thread."""
+        programs: tuple[Any, Any] = compiled(_begin), compiled(_advance)
+        mdp, shape = self.without_ranges(), (len(tasks.theta), self.space.num_coordinates)
+        after = programs[0].eval_shape(mdp, tasks), jax.ShapeDtypeStruct(shape, jnp.float32)
+        return programs[0].lower(mdp, tasks), programs[1].lower(mdp, *after)
 
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)

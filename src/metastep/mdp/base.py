@@ -169,8 +169,8 @@ class MetaMDP(ABC):
 
     def _shared_diagnostics(self, learners: Learners) -> dict[str, Any]:
         estimate, last = learners.estimate, learners.previous
-        found = {"theta": learners.theta, "context": learners.context, "step": last.step, "approx_kl": last.divergence}
-        return found | {"mean_return": estimate.mean_return, "return_error": estimate.return_error}
+        common = {"theta": learners.theta, "context": learners.context, "step": last.step, "approx_kl": last.divergence}
+        return common | {"mean_return": estimate.mean_return, "return_error": estimate.return_error}
 
     @property
     def directions(self) -> tuple[str, ...]:

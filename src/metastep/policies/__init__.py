@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from metastep._core.registry import Registry
+from metastep._core.settings import Registry
 from metastep.envs.base import TaskFamily, choices_of
 from metastep.policies.actor_critic import ActorCritic
 from metastep.policies.gaussian import Arrays, LinearGaussian, MLPGaussian, Policy, flatten

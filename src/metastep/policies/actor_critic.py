@@ -87,8 +87,7 @@ Distribution = Normal | Categorical
 class ActorCritic:
     """Two networks: one for the next action, normal or among choices, and one for the value of a state.
 
-    theta begins with the actor, each layer's weights (inputs first) and bias, then the logarithms of the standard deviations
-    where actions are numbers, then the critic.
+    theta has the actor, each layer's weights (inputs first) and bias, then log standard deviations of numbers, then the critic.
 
     Args:
         hidden: sizes of the hidden layers of either network.
@@ -147,10 +146,7 @@ class ActorCritic:
         return jnp.concatenate(flat, axis=-1)
 
     def initial(self, key: Array, num: int) -> Array:
-        """Draw first parameters of `num` learners, (num, parameters): orthogonal weights, biases of zero.
-
-        The gain is the root of 2 in hidden layers, 0.01 for actions, so that all begin alike, and 1 for values.
-        """
+        """Draw first parameters of `num` learners, (num, parameters): orthogonal weights, biases of zero."""
         parts = {}
         for index, (name, shape) in enumerate(self.shapes.items()):
             network, _, kind = name.partition(".")
@@ -159,7 +155,7 @@ class ActorCritic:
                 continue
             gain = math.sqrt(2.0)
             if kind.startswith(f"{len(self.hidden)}."):  # the last layer
-                gain = 0.01 if network == "actor" else 1.0
+                gain = 0.01 if network == "actor" else 1.0  # so that all actions begin alike
             draws = jax.random.normal(jax.random.fold_in(key, index), (num, *shape), jnp.float32)
             is_tall = shape[0] >= shape[1]
             columns, triangle = jnp.linalg.qr(draws if is_tall else jnp.swapaxes(draws, -1, -2))

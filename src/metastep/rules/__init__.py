@@ -1,6 +1,6 @@
 """Update rules and the registry that names them."""
 
-from metastep._core.registry import Registry
+from metastep._core.settings import Registry
 from metastep.rules.actor_critic import A2C, PPO, TRPO, ActorCriticRule
 from metastep.rules.base import Rule, RuleState, Update, guard, unusable
 from metastep.rules.gradient import NGA, Adam, GradientAscent, Menu, RMSProp

@@ -16,6 +16,7 @@ from metastep.testing.subject import Subject, named, read_only, same
 
 _HOST_EPISODES = 2
 
+AnyEnv = Env | HostEnv
 Contexts = NDArray[np.float32]  # (learners, coordinates)
 
 
@@ -41,13 +42,7 @@ def declared(env: Any) -> Subject:
 
 
 def check_env(
-    env: Env | HostEnv,
-    *,
-    num_episodes: int = 32,
-    horizon: int = 50,
-    sigma: float = 1.0,
-    seed: int = 0,
-    thorough: bool = True,
+    env: AnyEnv, *, num_episodes: int = 32, horizon: int = 50, sigma: float = 1.0, seed: int = 0, thorough: bool = True
 ) -> None:
     """Raise `InputError` unless `env` keeps the contract of `metastep.envs.Env`, or of `metastep.envs.HostEnv`.
 
@@ -161,8 +156,7 @@ def check_host_env(
     # One episode of each learner has ended before it begins, so that the others cannot.
     play(tasks, np.ones_like(actions[:2]), np.arange(_HOST_EPISODES)[:, None].repeat(len(tasks), axis=1) > 0)
     # Play until an episode ends, restart the ended ones (every other one where none ends), and play on. Restarted ones must be
-    # like ones that start with the same numbers, the others as if nothing had happened. A simulator may know one batch only:
-    # none is played beside another.
+    # like ones that start with the same numbers, others as if nothing had happened. A simulator may know one batch at a time.
     first = _HostPlay(subject, tasks, seed, noise)
     if not callable(getattr(first.episodes, "restart", None)):
         return  # whole episodes do without it
@@ -221,7 +215,7 @@ class _HostPlay:
 
 
 def _random_actions(
-    env: Env | HostEnv, rng: np.random.Generator, shape: tuple[int, ...], sigma: float, *, thorough: bool
+    env: AnyEnv, rng: np.random.Generator, shape: tuple[int, ...], sigma: float, *, thorough: bool
 ) -> NDArray[Any]:
     """Return random actions (*shape, numbers); where the check is not thorough, within the declared range."""
     shape = (*shape, env.num_actions)
