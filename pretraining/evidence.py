@@ -9,7 +9,7 @@ batches, epochs, discount). Methods set the learning rate, or all that they choo
     default    Stable-Baselines3's values: a rate of 3e-4
     linear     the same rate, annealed to zero
     adaptive   a rate that follows the KL divergence, as in rsl_rl
-    universal  the best schedule on our training families: --universal, such as "linear 0.003", or a JSON file with both
+    universal  the best schedule on our training families: that in the model's record, or --universal, such as "linear 0.003"
     zoo        RL Zoo's tuned rate, clip range, lambda and entropy weight, in its loop
     model      --model, a name, a file or the folder of a run
 
@@ -24,6 +24,7 @@ import json
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,11 +33,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastep import InputError
+from metastep.integrations.rates import rate_model
 from pretraining.pages import write_page
 from pretraining.sb3 import Curve, KLAdaptive, fingerprint_of, finished, run_all, workers
 from pretraining.zoo import TUNED, ZOO
 
-MODEL, UNIVERSAL = "ppo-classic", "linear 0.003"  # until there is a universal model, and its recipe's own schedule
+MODEL, UNIVERSAL = "ppo-classic", "linear 0.003"  # the schedule is for models without a universal one in their record
 LOOPS = {"sb3": "Stable-Baselines3's default loop", "zoo": "RL Zoo's loop"}
 METHODS = {"model": "model", "default": "SB3's default", "linear": "linear annealing", "adaptive": "KL-adaptive"}
 METHODS |= {"universal": "universal schedule", "zoo": "RL Zoo, tuned"}
@@ -45,7 +47,7 @@ ENVS = (*list(ZOO)[:3], "Pusher-v5", *list(ZOO)[3:])  # RL Zoo has no settings f
 RATE, POINTS, EPISODES = 3e-4, 100, 16  # the default; points of a kept curve; episodes of a return
 OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("model", MODEL, "a name, a file or the folder of a run"),
-    ("universal", UNIVERSAL, "a schedule, or a JSON file with it"),
+    ("universal", "", f"a schedule; by default that in the model's record, or {UNIVERSAL}"),
     ("seeds", 5, "runs of every method on every environment"),
     ("steps", 200_000, "of a run"),
     ("updates", 20, "of a run at least, in loops with large batches"),
@@ -78,16 +80,16 @@ def settings_of(env: str, loop: str, smoke: bool = False) -> dict[str, Any]:
     return (ZOO[env] if loop == "zoo" else usual) | small
 
 
-def read_schedule(text: str) -> str:
-    """Return `constant RATE` or `linear RATE`, of a JSON file with the keys `schedule` and `rate` or as it is given."""
-    try:
-        found = json.loads(Path(text).read_text()) if text.endswith(".json") else {}
-        kind, rate = (found["schedule"], found["rate"]) if found else text.split()
-        if kind not in ("constant", "linear") or not 0.0 < float(rate) < 1.0:
-            raise ValueError
-    except (KeyError, OSError, TypeError, ValueError):
-        raise InputError(f"--universal: {text!r} must be 'constant RATE' or 'linear RATE', or a JSON file.") from None
-    return f"{kind} {float(rate):g}"
+def universal_schedule(text: str, model: str) -> str:
+    """Return `constant RATE` or `linear RATE`, as it is given or as the recipe of the model found it."""
+    known = rate_model(model).record.configuration.get("universal_rate")
+    if not text and known is not None:
+        text = f"{'linear' if known['falls'] else 'constant'} {known['rate']:g}"
+    kind, _, rate = (text or UNIVERSAL).partition(" ")
+    with suppress(ValueError):
+        if kind in ("constant", "linear") and 0.0 < float(rate) < 1.0:
+            return f"{kind} {float(rate):g}"
+    raise InputError(f"--universal: {text!r} must be 'constant RATE' or 'linear RATE', with a rate below 1.")
 
 
 def run(job: Job, smoke: bool = False) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--smoke", action="store_true", help="the smallest batches: does it still run?")
     asked = parser.parse_args(words)
     try:
-        asked.universal = read_schedule(asked.universal)
+        asked.universal = universal_schedule(asked.universal, asked.model)
         if importlib.util.find_spec("Box2D") is None and any(env.startswith(BOX2D) for env in asked.envs):
             advice = "pip install 'gymnasium[box2d]', or name others"
             raise InputError(f"--envs: {' and '.join(BOX2D)} need Box2D, which is not installed; {advice}.")

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation.intervals import improvement_probability
+from metastep.report import document
 from metastep.report import figures as fig
-from metastep.report.document import Document, Heading, Paragraph, Part, Picture, Table, draw, to_markdown
+from metastep.report.document import Document, Heading, Paragraph, Part, Picture, Table, to_markdown
 from metastep.report.tables import interval, listed, number, share
 
 Array = NDArray[np.float64]
@@ -162,7 +163,7 @@ def write_page(records: Sequence[Mapping[str, Any]], labels: Any, loops: Any, pa
         folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         if isinstance(part, Picture):
-            (figures / f"{part.name}.svg").write_bytes(draw(part)["svg"])
+            (figures / f"{part.name}.svg").write_bytes(document.draw(part)["svg"])
     about = (
         "Stable-Baselines3's PPO on environments that no model was trained on; made by python -m pretraining.evidence, "
     )

@@ -1,4 +1,4 @@
-"""Every benchmark runs at its smallest size, and one that was stopped resumes."""
+"""Every benchmark runs at its smallest size."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -37,31 +37,21 @@ def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
         assert all(saved)
 
 
-def test_stopped_runs_resume_unless_model_or_loop_changed(tmp_path, monkeypatch):
-    """Stable-Baselines3's runs take hours, so finished ones are kept."""
+def test_runs_of_another_model_or_loop_run_again(tmp_path, monkeypatch):
     pytest.importorskip("stable_baselines3")
     monkeypatch.syspath_prepend(str(FOLDER))
     import sb3_rates
 
-    made, one_by_one = [], ThreadPoolExecutor(1)
-
-    def run(job):
-        made.append(job)
-        return {"score": len(made), **job._asdict()}
-
-    loop = sb3_rates.loop_of("pendulum", "preset")
+    made, loop = [], sb3_rates.loop_of("pendulum", "preset")
     others = [sb3_rates.loop_of("pendulum", "default"), loop._replace(hold=2), loop._replace(horizon=7)]
     others += [loop._replace(settings=loop.settings | {"n_epochs": 99}), sb3_rates.loop_of("acrobot", "preset")]
     assert len({each.digest for each in (loop, *others)}) == 6
     job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "ppo-classic", "preset", 30, "first fit", loop.digest)
-    kept = tmp_path / "kept.jsonl"
-    assert [found["score"] for found in sb3_rates.run_all([job, job], kept, one_by_one, run)] == [1, 1]
-    with kept.open("a") as file:
-        file.write('{"score": 7, "fam')  # stopped
-    refitted, changed = job._replace(fingerprint="second fit"), job._replace(digest="another preset")
-    assert [found["score"] for found in sb3_rates.run_all([job, refitted, changed], kept, one_by_one, run)] == [1, 2, 3]
-    assert made == [job, refitted, changed]
-    assert sorted(json.loads(line)["score"] for line in kept.read_text().splitlines()) == [1, 2, 3]
+    jobs = [job, job._replace(fingerprint="second fit"), job._replace(digest="another preset")]
+    for asked in ([job, job], jobs):
+        work = lambda job: made.append(job) or job._asdict()  # noqa: E731
+        sb3_rates.run_all(asked, tmp_path / "kept.jsonl", ThreadPoolExecutor(1), work)
+    assert made == jobs
 
 
 def test_the_worst_of_a_population_copy_the_best_with_other_values(monkeypatch):

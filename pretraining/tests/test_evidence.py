@@ -16,11 +16,9 @@ from pretraining.zoo import TUNED, ZOO
 @pytest.mark.filterwarnings("ignore")  # of Stable-Baselines3, on batches this small
 def test_all_methods_run_resume_and_come_to_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pages, "RESAMPLES", 50)
-    schedule = tmp_path / "best.json"
-    schedule.write_text(json.dumps({"schedule": "linear", "rate": 0.002}))
     places = {"out": tmp_path, "page": tmp_path / "lab" / "page.md", "figures": tmp_path / "images"}
     words = ["--envs", "InvertedPendulum-v5", "Pusher-v5", "--smoke", "--steps", "64", "--updates", "2", "--jobs", "1"]
-    words += [f"--universal={schedule}", *(f"--{name}={path}" for name, path in places.items())]
+    words += ["--universal=linear 2e-3", *(f"--{name}={path}" for name, path in places.items())]
     evidence.main([*words, "--seeds", "1", "--minutes", "0"])
     assert "16 runs are left" in capsys.readouterr().out  # five on each, and six in RL Zoo's loop, which Pusher lacks
     with monkeypatch.context() as patch:
@@ -45,6 +43,15 @@ def test_all_methods_run_resume_and_come_to_a_page(tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as stopped:
         evidence.main([*words, "--universal", "cosine 0.1"])
     assert stopped.value.code == 2
+
+
+def test_the_universal_schedule_is_that_of_the_recipe(monkeypatch):
+    record = SimpleNamespace(configuration={"universal_rate": {"rate": 0.005, "falls": True}})
+    monkeypatch.setattr(evidence, "rate_model", lambda model: SimpleNamespace(record=record))
+    assert evidence.universal_schedule("", "ppo") == "linear 0.005"
+    assert evidence.universal_schedule("constant 1e-3", "ppo") == "constant 0.001"
+    record.configuration = {}
+    assert evidence.universal_schedule("", "ppo") == evidence.UNIVERSAL
 
 
 def test_interquartile_means_resample_seeds_within_environments():

@@ -418,11 +418,10 @@ def test_a_model_that_does_not_win_comes_with_suggestions() -> None:
     validation = make_comparison(simulated((0.0, 0.0), 10), ("constant", "feedback"))
     search = Searched(searched_model(), validation, {"constant": 2e6}, {"search": {"generations": 7}})
     comparison = make_comparison(simulated((-3.0, 0.0), 40), ("update", "fixed"))
-    learned, fixed = comparison.methods
-    comparison = dataclasses.replace(comparison, methods=(learned._replace(controller="searched"), fixed))
-    methods = [{"name": "update", "model": "update"}]
-    found = dataclasses.replace(findings(comparison, compare__methods=methods), fitted={}, searched={"update": search})
-    rows = dict(table(compose(found), "advice").rows)
+    learned = comparison.methods[0]._replace(controller="searched")
+    found = findings(dataclasses.replace(comparison, methods=(learned, comparison.methods[1])))
+    found.config["compare"]["methods"] = [{"name": "update", "model": "update"}]
+    rows = dict(table(compose(dataclasses.replace(found, fitted={}, searched={"update": search})), "advice").rows)
     assert rows["it was trained on 2.0 M steps, generations = 7"] == "--set models.update.search.generations=28"
     assert rows["the best two candidates tie on 10 validation tasks"] == "--set models.update.selection.num_tasks=40"
 

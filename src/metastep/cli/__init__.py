@@ -329,16 +329,15 @@ def publish(
 ) -> None:
     """Write the model of a run as a small file with a card."""
     terminal = watch(device, cores)
-    from metastep.experiments.publishing import publish as write_model
-    from metastep.experiments.publishing import publish_folder
+    from metastep.experiments import publishing
 
     if (run / "card.md").is_file():  # trained elsewhere, as by `python -m pretraining`
         if trees is not None:
             raise InputError(f"--trees: {trees} must not be given, {run} is no run.")
-        print(*publish_folder(run, name, out, force=force), sep="\n")
+        print(*publishing.publish_folder(run, name, out, force=force), sep="\n")
         return
     how: dict[str, Any] = {"trees": trees, "command": this_command(), "force": force, "tracker": terminal}
-    file, card, same = write_model(_open(run, allow_imports), name, out, **how)
+    file, card, same = publishing.publish(_open(run, allow_imports), name, out, **how)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB, the same proposals as before for {100 * same:.2f} %\n{card}")
 
 

@@ -1,7 +1,6 @@
 """Cart-pole balancing and swing-up (paper, appendices B.3 and C), and Gymnasium's CartPole-v1 with two discrete actions.
 
-The physics are Gymnasium's CartPole: explicit Euler, and `pole_length` is what Gymnasium calls `length`. Everything that
-derives from the context (total mass, mass times length) is computed from it at each step.
+The physics are Gymnasium's CartPole: explicit Euler, and `pole_length` is what Gymnasium calls `length`, half of the pole's.
 """
 
 from dataclasses import dataclass
@@ -140,7 +139,6 @@ class SwingUp(Cart):
 class CartPoleV1(Cart):
     """Push a cart left (0) or right (1) so that its pole stays up; every step pays 1, as in Gymnasium's CartPole-v1."""
 
-    # As in Gymnasium, `pole_length` is half the length of the pole.
     _names, _units = ("cart_mass", "pole_mass", "pole_length", "force"), ("kg", "kg", "m", "N")
     context_space: ContextSpace = ContextSpace(_names, (0.5, 0.05, 0.25, 5.0), (1.5, 0.15, 0.75, 15.0), _units)
     start_range: float = 0.05

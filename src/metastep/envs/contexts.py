@@ -87,10 +87,7 @@ class ContextSpace:
 
 
 def load_tasks(path: str | Path, space: ContextSpace) -> NDArray[np.float32]:
-    """Read contexts (tasks, coordinates) from a CSV file with a header, or from a JSON list of objects.
-
-    Columns or keys are the names of the context space, in any order; every value must lie within its bounds.
-    """
+    """Read contexts (tasks, coordinates) from CSV with a header, or a JSON list of objects; the space names columns or keys."""
     where, kind = f"Task file {path}", Path(path).suffix.lower()
     if kind not in (".csv", ".json"):
         raise InputError(f"{where} ends in {kind!r}, allowed are .csv and .json.")

@@ -88,35 +88,34 @@ def read_model() -> Cheetah:
     bodies = []
     for index in range(1, model.nbody):
         joint, parent = index - 1 + NUM_SLIDES, int(model.body_parentid[index]) - 1
-        bodies.append(
-            Body(
-                parent=None if parent < 0 else parent,
-                hinge=_point(model.body_pos[index]),
-                centre=_point(model.body_ipos[index]),
-                mass=float(model.body_mass[index]),
-                inertia=float(_rotation(model.body_iquat[index])[1] ** 2 @ model.body_inertia[index]),
-                armature=float(model.dof_armature[joint]),
-                stiffness=float(model.jnt_stiffness[joint]),
-                damping=float(model.dof_damping[joint]),
-                gear=gears.get(joint),
-                limits=tuple(model.jnt_range[joint].tolist()) if model.jnt_limited[joint] else None,
-                inverse_weight=float(model.dof_invweight0[joint]),
-                impedance=_impedance(model.jnt_solref[joint], model.jnt_solimp[joint], model.opt.timestep),
-            )
+        body = Body(
+            parent=None if parent < 0 else parent,
+            hinge=_point(model.body_pos[index]),
+            centre=_point(model.body_ipos[index]),
+            mass=float(model.body_mass[index]),
+            inertia=float(_rotation(model.body_iquat[index])[1] ** 2 @ model.body_inertia[index]),
+            armature=float(model.dof_armature[joint]),
+            stiffness=float(model.jnt_stiffness[joint]),
+            damping=float(model.dof_damping[joint]),
+            gear=gears.get(joint),
+            limits=tuple(model.jnt_range[joint].tolist()) if model.jnt_limited[joint] else None,
+            inverse_weight=float(model.dof_invweight0[joint]),
+            impedance=_impedance(model.jnt_solref[joint], model.jnt_solimp[joint], model.opt.timestep),
         )
+        bodies.append(body)
     spheres = []
     for geom in range(1, model.ngeom):  # the first one is the floor
         axis = _rotation(model.geom_quat[geom])[:, 2] * model.geom_size[geom, 1]
         friction = float(max(model.geom_friction[[0, geom], 0]))
-        body = int(model.geom_bodyid[geom])
-        inverse_weight = float(model.body_invweight0[[0, body], 0].sum())
+        owner = int(model.geom_bodyid[geom])
+        inverse_weight = float(model.body_invweight0[[0, owner], 0].sum())
         # The four rows of a pyramid have the regularisation of its first row times 2 mu^2.
         weight = 2.0 * friction**2 * (1.0 + friction**2) * inverse_weight
         solref, solimp = (mix[[0, geom]].mean(axis=0) for mix in (model.geom_solref, model.geom_solimp))
         impedance = _impedance(solref, solimp, model.opt.timestep)
         for sign in (1.0, -1.0):
             centre = _point(model.geom_pos[geom] + sign * axis)
-            spheres.append(Sphere(body - 1, centre, float(model.geom_size[geom, 0]), friction, weight, impedance))
+            spheres.append(Sphere(owner - 1, centre, float(model.geom_size[geom, 0]), friction, weight, impedance))
     return Cheetah(tuple(bodies), tuple(spheres), float(model.opt.timestep), -float(model.opt.gravity[2]))
 
 

@@ -96,12 +96,7 @@ class _Lanes:
             for task, sizes in enumerate(map(_sizes, self.envs[: len(context)])):
                 if sizes != (usual := {name: getattr(owner, name) for name in sizes}):
                     raise InputError(f"env.make: task {task} has {sizes}, others {usual}; they must not differ.")
-            self._open = building.pop_all()
-        weakref.finalize(self, self._open.close)
-
-    def close(self) -> None:
-        self.users += 1
-        self._open.close()
+            self.close = weakref.finalize(self, building.pop_all().close)
 
 
 @dataclass(frozen=True)
@@ -218,5 +213,5 @@ class _GymnasiumEpisodes:
         return HostStep(reward, terminated, truncated)
 
     def _require_newest(self) -> None:
-        if self._number != self._lanes.users:
+        if self._number != self._lanes.users or not self._lanes.close.alive:
             raise RuntimeError("These episodes ended when newer ones were started or the environment was closed.")

@@ -299,8 +299,7 @@ def active_at(
 ) -> tuple[list[Stiffness], list[Load], list[Scalar], list[Scalar]]:
     """The quadratic that the rows pay whose residuals are negative at an acceleration, given for bodies and for hinges.
 
-    It is a curvature (of bodies, then of hinges) and minus the slope where nothing is accelerated; returned are the curvature
-    of the bodies, the loads on them, and the curvature of the hinges and the torques about them.
+    Returned are its curvature and minus its slope at rest: of bodies, stiffness and loads; of hinges, stiffness and torques.
     """
     contacts, limits = constraints
     parts = [Stiffness(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)] * len(cheetah.bodies)
@@ -356,8 +355,7 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
     """One physics step.
 
     The accelerations minimise the square of the difference from the smooth acceleration, measured by the mass matrix, plus what
-    the rows of the constraints pay. Full steps of Newton's method need no line search here: of a million physics steps with
-    random torques, six of them leave one in which the accelerations would still move by a thousandth, and eight none.
+    the rows of the constraints pay. Newton's method needs no line search here; `HalfCheetahVelPlanar` says how many steps.
     """
     position, velocity, start = state
     pose = pose_of(cheetah, position)

@@ -1,7 +1,4 @@
-"""Small families: the paper's Nav2D (appendix B.1; after MAML) and minigolf (B.2), an LQR, and three of Gymnasium's.
-
-Those are Pendulum-v1, Acrobot-v1 and MountainCarContinuous-v0, with the constants of their physics as context.
-"""
+"""Small families: the paper's Nav2D (appendix B.1; after MAML) and minigolf (B.2), an LQR, and three of Gymnasium's."""
 
 import math
 from dataclasses import dataclass, field

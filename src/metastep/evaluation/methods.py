@@ -1,8 +1,10 @@
 """Methods to compare: an update rule, a controller and the options to tune; as data, as objects, and registered by name."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, FiniteFloat, StringConstraints, TypeAdapter
 
 from metastep import controllers, rules
-from metastep._core.errors import InputError
+from metastep._core.errors import InputError, with_all
 from metastep._core.settings import Registry
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Stream
@@ -206,38 +208,9 @@ def make(name: str) -> MethodSpec:
     return replace(spec, label=spec.label or entry.label, colour=spec.colour or entry.colour)
 
 
-def _add(name: str, label: str, colour: str, **fields: Any) -> None:
-    register(name, partial(MethodSpec, **fields), label=label, colour=colour)
-
-
-# Okabe and Ito's palette: distinguishable with every common colour-vision deficiency.
-_add("metafqi", "metaFQI", "#0072B2", controller="metafqi")
-_add("metastep", "metastep", "#7B3FA0", controller="metafqi", model="metastep")
-_add("fixed", "fixed step", "#E69F00", controller="fixed", needs_grid=("stepsize",))
-_add("decay", "decay", "#8C6D31", controller="decay", needs_grid=("alpha",))
-_geometric = {"needs_grid": ("stepsize",), "grid": {"alpha": (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)}}
-_add("geometric-decay", "geometric decay", "#B3A369", controller="geometric-decay", **_geometric)
-_add("linear-annealing", "linear annealing", "#A6761D", controller="linear-annealing", needs_grid=("stepsize",))
-_add("cosine-annealing", "cosine annealing", "#7F9F3F", controller="cosine-annealing", needs_grid=("stepsize",))
-_add("rmsprop", "RMSprop", "#CC79A7", rule="rmsprop", controller="fixed", needs_grid=("stepsize",))
-_add("adam", "Adam", "#009E73", rule="adam", controller="fixed", needs_grid=("stepsize",))
-_kl = {
-    "steps": Range(1e-6, 1e6, "divergence"),
-    "grid": {"stepsize": (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, 1e5)},
-}
-_add("fixed-kl", "fixed KL", "#B5495B", controller="fixed", **_kl)
-_adaptive = {
-    "stepsize": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
-    "target": (1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 1e4),
-}
-_add("kl-adaptive", "KL-adaptive", "#66A61E", controller="kl-adaptive", grid=_adaptive)
-_bandit = {"exploration": (0.1, 0.3, 1.0), "window": (5.0, 20.0)}
-_add("bandit", "bandit within the run", "#8E6C8A", controller="bandit", needs_grid=("stepsize",), grid=_bandit)
-# The paper's grid, and larger bounds: the best of the paper's is often the largest.
-_bounds = (1e-4, 1e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
-_add("hoof", "HOOF", "#D55E00", controller="hoof", grid={"max_divergence": _bounds})
-_add("metagrad", "metagrad", "#56B4E9", controller="metagrad", needs_grid=("stepsize", "beta"))
-_add("single", "single step size", "#7A7A7A", controller="single-action")
-_add("oracle", "greedy oracle", "text", controller="greedy-oracle", controller_options={"num_stepsizes": 0})
-_menu = {"controller_options": {"num_stepsizes": 25}, "model": "metastep"}  # steps along each direction
-_add("menu-oracle", "oracle over the menu", "#444444", controller="greedy-oracle", **_menu)
+# The methods that come with the library.
+_FILE = Path(__file__).with_name("baselines.toml")
+for _name, _fields in with_all(tuple, tomllib.loads(_FILE.read_text("utf-8"))).items():
+    _shown = {key: _fields.pop(key) for key in ("label", "colour")}
+    _fields |= {"steps": Range(**_fields["steps"])} if "steps" in _fields else {}
+    register(_name, partial(MethodSpec, **_fields), **_shown)

@@ -186,8 +186,7 @@ def workers(number: int) -> Iterator[Pool]:
 def cluster_at(address: str, tls_ca: _File = None, tls_cert: _File = None, tls_key: _File = None) -> Iterator[Pool]:
     """Run all calls on the workers of the scheduler at an address.
 
-    A scheduler at `tls://...` needs PEM files: its certificate authority, and a certificate with its key for this process; by
-    default those of Dask's configuration.
+    One at `tls://...` needs PEM files, by default those of Dask's configuration: its authority, and our certificate and key.
     """
     given = {"--tls-ca": tls_ca, "--tls-cert": tls_cert, "--tls-key": tls_key}
     is_secure = address.startswith("tls://")

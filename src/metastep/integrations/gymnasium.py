@@ -1,8 +1,7 @@
 """The meta-MDP as a Gymnasium environment: any library for Gymnasium can learn step sizes (extra `gym`).
 
-Importing this module registers `metastep/CartPole-v0`, `metastep/Minigolf-v0`, `metastep/Nav2D-v0` and
-`metastep/SwingUp-v0` at the paper's settings. Gymnasium imports it by itself for
-`gymnasium.make("metastep.integrations.gymnasium:metastep/CartPole-v0")`.
+Importing this module registers all `ENVIRONMENTS`, such as `metastep/CartPole-v0`, at the paper's settings. Gymnasium itself
+imports it for `gymnasium.make("metastep.integrations.gymnasium:metastep/CartPole-v0")`.
 
 One meta-episode is one learner that makes `num_updates` updates. The observation is x = <theta, g, omega>, the action chooses
 the step size of the next update, the reward is the improvement of the return `j(theta') - j(theta)`.

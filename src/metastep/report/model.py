@@ -45,14 +45,11 @@ def usage(findings: Findings) -> list[Part]:
     if is_short and record.rule_name == "nga" and {"theta", "natural_gradient"} <= set(names):
         last = "theta = theta + stepsize * natural_gradient / np.linalg.norm(natural_gradient)"
         code, imports = code.replace("print(stepsize)", last), ["numpy as np", *imports]
-    sizes = ", ".join(f"{name} ({size})" for name, size in record.keywords.items())
-    whose = "the numbers of your learner" if is_short else "a dictionary of the numbers of your learner"
-    what = "which direction to follow, and how far" if record.directions else "how far to go"
-    text = f"with {whose} ({sizes}). Before every update the model says {what}"
+    what = f"the numbers of your learner ({', '.join(f'{name} ({size})' for name, size in record.keywords.items())})"
     if is_rate := record.rule_name in ("ppo", "a2c"):
         code = f"stepper = {loaded}.stepper(num_updates)\nvalues = stepper(diagnostics).values"
-        text = f"with the diagnostics of your loop ({', '.join(asked_for(names)) or 'none'}) before every update"
-    text = f"In the folder that the run was started in, {text}; arrays may be those of NumPy, JAX or PyTorch."
+        what = f"the diagnostics of your loop ({', '.join(asked_for(names)) or 'none'})"
+    text = f"Before every update, in the folder that the run was started in, with {what} of NumPy, JAX or PyTorch:"
     if any(branch.scale == "divergence" for branch in getattr(record, "branches", ())):
         text += " The number is the KL divergence that the step may cost: its length along v is sqrt(2 KL / v'Fv)."
     code = "".join(f"import {name}\n" for name in (*imports, "metastep")) + code
