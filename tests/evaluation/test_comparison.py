@@ -10,7 +10,7 @@ from metastep._core.provenance import describe
 from metastep.controllers import HOOF, Exploration, Fixed, GeometricDecay, MetaFQIController, SingleAction
 from metastep.evaluation import Method, MethodSpec, baselines, compare, join
 from metastep.evaluation.comparison import comparison_plan
-from metastep.evaluation.tuning import tuning_plan
+from metastep.evaluation.methods import tuning_plan
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import TaskSource
 from metastep.rules import NGA, Adam, Menu, RMSProp

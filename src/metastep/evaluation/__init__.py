@@ -2,9 +2,8 @@
 
 from metastep.evaluation import methods as baselines
 from metastep.evaluation.comparison import Comparison, compare, join, load, require_alike, save, to_parquet
-from metastep.evaluation.methods import Method, MethodRecord, MethodSpec
+from metastep.evaluation.methods import Method, MethodRecord, MethodSpec, TuningTable, tune
 from metastep.evaluation.statistics import Difference, differences, metric_values, oracle_scores, summary
-from metastep.evaluation.tuning import TuningTable, tune
 
 __all__ = ["Comparison", "Difference", "Method", "MethodRecord", "MethodSpec", "TuningTable", "baselines", "compare"]
 __all__ += ["differences", "join", "load", "metric_values", "oracle_scores", "require_alike", "save", "summary"]

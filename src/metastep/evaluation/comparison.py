@@ -15,8 +15,7 @@ from metastep._core.errors import InputError
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import describe, environment_record, first_difference
 from metastep._core.settings import from_json
-from metastep.evaluation.methods import RECORD, Method, MethodRecord, has_directions, require_disjoint
-from metastep.evaluation.tuning import TuningTable
+from metastep.evaluation.methods import RECORD, Method, MethodRecord, TuningTable, has_directions, require_disjoint
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.runs import BlockRun, Plan, run_plans

@@ -25,7 +25,7 @@ from metastep._core.settings import from_json
 from metastep.controllers import Controller, MetaFQIController
 from metastep.evaluation import Comparison, Method, MethodSpec, TuningTable, baselines
 from metastep.evaluation.comparison import comparison_plan
-from metastep.evaluation.tuning import num_blocks, tuning_plan
+from metastep.evaluation.methods import num_blocks, tuning_plan
 from metastep.experiments import provenance, searching
 from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection

@@ -218,7 +218,10 @@ class LearnedRate(BaseCallback):
         each = -(-wanted // algorithm.n_envs)
         self._returns = Returns(algorithm.env, each, state.returns, algorithm._last_episode_starts)
         known, names = self._own() | {"num_updates": total}, self.rates.record.hyperparameters
-        how: Any = {"fallback": lambda _: {name: self._own()[name] for name in names}, "outside": self._outside}
+        how: Any = {
+            "fallback": lambda _: {name: own for name, own in self._own().items() if name in names},
+            "outside": self._outside,
+        }
         how |= {"record": state.stepper, "loop": {name: known[name] for name in LOOP if known.get(name)}}
         self.stepper = self.rates.stepper(None if state.stepper else total, log=self._log, **how)
         self.stepper.num_updates = total  # those made and those to come
