@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metastep import InputError
-from metastep.integrations.rates import rate_model
+from metastep.pretrained import rate_model
 from pretraining.pages import write_page
 from pretraining.sb3 import Curve, KLAdaptive, fingerprint_of, finished, run_all, workers
 from pretraining.zoo import TUNED, ZOO

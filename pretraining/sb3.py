@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from stable_baselines3.common.callbacks import BaseCallback
 
-from metastep.integrations.rates import rate_model
+from metastep.pretrained import rate_model
 
 TARGET, FACTOR, FIRST, SMALLEST, LARGEST = 0.01, 1.5, 1e-3, 1e-5, 1e-2  # rsl_rl's adaptive schedule
 Record = dict[str, Any]

@@ -1,5 +1,6 @@
 """Coverage: distances of test tasks, their price in return, and how far the words may go."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,7 @@ from metastep.experiments.coverage import (
     Difference,
     coverage_report,
     inspect_coverage,
-    known_constant,
     measured_constant,
-    return_differences,
     steepest,
 )
 from metastep.experiments.run import Run
@@ -24,23 +23,21 @@ from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
 
 MINIGOLF = Rollout(make("minigolf"), LinearGaussian(1, 1, 0.1), 200, 20, 0.99, "none")
+NAV2D = Rollout(Nav2D(goal_radius=0.0), LinearGaussian(2, 2, 1.001), 50, 10, 0.99, "none")
 PUTTERS = np.array([[1.0, 0.15], [0.5, 0.1], [-2.0, -1.0]])  # the last one never moves the ball forward
 
 
-def nav2d(goal_radius: float, sigma: float = 1.001) -> Rollout:
-    return Rollout(Nav2D(goal_radius=goal_radius), LinearGaussian(2, 2, sigma), 50, 10, 0.99, "none")
-
-
-def test_distances_by_hand_priced_by_the_bound() -> None:
-    lines = coverage_report(nav2d(0.0), np.zeros(6), [[0.0, 0.0], [1.0, 0.0]], [[0.3, 0.4], [2.0, 0.0], [1.0, 0.0]])
+def test_distances_by_hand_priced_within_the_bound() -> None:
+    """Goals lie within a square of width 1; moving one by d changes every reward by at most d."""
+    lines = coverage_report(NAV2D, np.zeros(6), [[0.0, 0.0], [1.0, 0.0]], [[0.3, 0.4], [2.0, 0.0], [1.0, 0.0]])
     assert "median 0.5, largest 1 (task 1); training tasks lie 1 apart." in lines[0]
     assert lines[1] == "2 of 3 lie outside the range of the training tasks."
-    bound = sum(0.99**t for t in range(10))
-    assert lines[2].startswith(f"The bound says: a policy's return changes by at most {bound:.3g} a unit")
-    assert f"loses at most {2 * bound:.3g} there" in lines[2]
+    measured = float(re.search(r"changes by about ([\d.]+) a unit", lines[2])[1])
+    assert 0.0 < measured <= sum(0.99**t for t in range(10))
+    assert f"loses about {2 * measured:.3g} there" in lines[2]
     train = np.array([[0.0, 0.0], [0.0, 0.0], [2.0, 0.0], [2.0, 0.0]])  # repeated tasks are not their own neighbours
-    assert "training tasks lie 2 apart" in coverage_report(nav2d(0.0), np.zeros(6), train, [[2.1, 0.0]])[0]
-    assert "there is one training task" in coverage_report(nav2d(0.0), np.zeros(6), train[:2], [[0.7, 0.0]])[0]
+    assert "training tasks lie 2 apart" in coverage_report(NAV2D, np.zeros(6), train, [[2.1, 0.0]])[0]
+    assert "there is one training task" in coverage_report(NAV2D, np.zeros(6), train[:2], [[0.7, 0.0]])[0]
 
 
 @pytest.mark.parametrize(
@@ -78,16 +75,6 @@ def test_the_steepest_of_several_policies_is_the_price() -> None:
     assert len(at_the_corner) == len(lines)  # no line about tasks outside the environment's range
     never_moves = coverage_report(MINIGOLF, PUTTERS[2], [[0.8, 0.1]], [[0.95, 0.1]], num_pairs=6)
     assert "no price" in never_moves[-1]
-
-
-@pytest.mark.parametrize(("goal_radius", "holds"), [(0.0, True), (0.01, False)])
-def test_an_end_at_the_goal_exceeds_the_bound(goal_radius: float, holds: bool) -> None:
-    """Resting at the origin ends at once if the goal is 0.007 away, and pays ten times 0.013 if it is that far."""
-    rollout, pair = nav2d(goal_radius, sigma=0.001), np.array([[[0.007, 0.0], [0.013, 0.0]]])
-    change = return_differences(rollout, np.zeros(6), pair, num_blocks=1, seed=0)
-    assert (abs(change.mean[0]) <= 0.006 * known_constant(rollout) * (1 + 1e-4)) == holds
-    line = coverage_report(rollout, np.zeros(6), [[0.0, 0.0]], [[0.3, 0.4]])[-1]
-    assert ("episodes that do not end at the goal (an end is a jump, with no bound)" in line) == (not holds)
 
 
 TINY = ["collect.num_meta_episodes=8", "rollout.num_episodes=4", "rollout.horizon=8", "rollout.block_size=8"]

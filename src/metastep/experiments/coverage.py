@@ -1,8 +1,8 @@
-"""Measure the distance of test tasks from the training tasks, and bound or estimate its effect on the return.
+"""Measure the distance of test tasks from the training tasks, and estimate its effect on the return.
 
 If the return of every policy is L-Lipschitz in the context, the best policy of a training task is at most `2 L d` worse than the
-best policy of a task at distance d: L d for each of the two policies. On Nav2D, L follows from the reward; elsewhere it is
-estimated from pairs of tasks, for some policies of the training data.
+best policy of a task at distance d: L d for each of the two policies. L is estimated from pairs of tasks, for some policies of
+the training data.
 """
 
 from dataclasses import replace
@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from metastep.envs.contexts import ContextSpace, load_tasks
-from metastep.envs.small import Nav2D
 from metastep.experiments.config import build_mdp
 from metastep.experiments.run import Run
 from metastep.mdp import require_episodic
@@ -56,11 +55,10 @@ def inspect_coverage(path: Path, task_file: Path, *, allow_imports: bool = False
 def coverage_report(
     rollout: Rollout, policies: ArrayLike, train_contexts: ArrayLike, test_contexts: ArrayLike, *, num_pairs: int = 32
 ) -> list[str]:
-    """Describe distances of test tasks to training tasks, and their effect on the return: a bound, or an estimate."""
+    """Describe distances of test tasks to training tasks, and an estimate of their effect on the return."""
     space = rollout.env.context_space
     train, test = np.asarray(train_contexts, np.float64), np.asarray(test_contexts, np.float64)
-    bound = known_constant(rollout)
-    width = np.ones(space.num_coordinates) if bound else box_widths(space)
+    width = box_widths(space)
     distance = np.asarray(cKDTree(train / width).query(test / width)[0], np.float64)
     num, worst = len(test), int(np.argmax(distance))
     distinct = np.unique(train / width, axis=0)  # learners may share tasks, and a task is not a neighbour of itself
@@ -68,24 +66,20 @@ def coverage_report(
     if len(distinct) > 1:
         spacing = np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1])
         apart = f"training tasks lie {spacing:.3g} apart"
-    unit = "" if bound else " (1 is the width of the environment's range)"
     outside = np.any((test < train.min(axis=0)) | (test > train.max(axis=0)), axis=1).sum()
     lines = [
         f"{num} test {'task' if num == 1 else 'tasks'} in {', '.join(space.names)}: distance to the nearest training "
-        f"task{unit} median {np.median(distance):.3g}, largest {distance[worst]:.3g} (task {worst}); {apart}.",
+        f"task (1 is the width of the environment's range) median {np.median(distance):.3g}, largest "
+        f"{distance[worst]:.3g} (task {worst}); {apart}.",
         f"{outside} of {num} lie outside the range of the training tasks.",
     ]
-    constant, num_policies = (bound, 0) if bound else measured_constant(rollout, policies, num_pairs=num_pairs)
+    constant, num_policies = measured_constant(rollout, policies, num_pairs=num_pairs)
     if not constant:
         return [*lines, "No constant is known for this environment, so distances have no price in return."]
-    change, about = constant * distance, "at most" if bound else "about"
+    change = constant * distance
     farthest = f"{change.max():.3g} for the farthest test task (median {np.median(change):.3g})"
-    changes = f"changes by {about} {constant:.3g} a unit of distance, so by {about} {farthest}"
-    lost = f"loses {about} {2.0 * change.max():.3g} there"
-    if bound:
-        endings = " for episodes that do not end at the goal (an end is a jump, with no bound)"
-        says = f"The bound says{endings if getattr(rollout.env, 'goal_radius', 0.0) else ''}: a policy's return"
-        return [*lines, f"{says} {changes}; the best policy of the nearest training task {lost}."]
+    changes = f"changes by about {constant:.3g} a unit of distance, so by about {farthest}"
+    lost = f"loses about {2.0 * change.max():.3g} there"
     policy = "the policy" if num_policies == 1 else f"the steepest of {num_policies} policies"
     lines.append(
         f"Measured smoothness (an estimate, not a guarantee) says: the return of {policy} of the training data {changes}; the "
@@ -96,15 +90,6 @@ def coverage_report(
     if beyond := np.any((seen < low) | (seen > high), axis=1).sum():
         lines.append(f"{beyond} of {num} lie outside the environment's range, where nothing was measured.")
     return lines
-
-
-def known_constant(rollout: Rollout) -> float | None:
-    """Return the Lipschitz constant of the return on Nav2D, for Euclidean contexts and every policy; None elsewhere.
-
-    The goal does not move the states, and moving it by d changes every reward by at most d: `L = sum_{t<H} gamma^t`, where
-    episodes do not end at the goal.
-    """
-    return float(np.sum(rollout.discount ** np.arange(rollout.horizon))) if isinstance(rollout.env, Nav2D) else None
 
 
 def measured_constant(rollout: Rollout, policies: ArrayLike, *, num_pairs: int) -> tuple[float, int]:

@@ -22,7 +22,7 @@ from metastep.features.diagnostics import Memory, MinibatchStats, Movement
 from metastep.fqi import Model
 from metastep.fqi.guard import Fallback, Guard, Outside, Values
 from metastep.fqi.stepper import WHOLE, Proposal, as_diagnostics, as_numbers, batch_size, require_bool
-from metastep.integrations.rates import ModelSource, rate_model, require_settings
+from metastep.pretrained import ModelSource, rate_model, require_settings
 from metastep.search import SearchedModel
 
 _KEYS = {"stepsize": "learning_rate"}  # the rate has optax's name in the state

@@ -10,7 +10,7 @@ from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
 from metastep.fqi.guard import Fallback, Outside, Values
 from metastep.fqi.stepper import require_bool
-from metastep.integrations.rates import ModelSource, rate_model, require_settings
+from metastep.pretrained import ModelSource, rate_model, require_settings
 
 _LARGEST = 1e4  # ratio of a group's rate to that of the first
 

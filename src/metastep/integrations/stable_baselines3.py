@@ -23,7 +23,7 @@ from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import from_json
 from metastep.fqi import Stepper
 from metastep.fqi.guard import LOOP, Outside
-from metastep.integrations.rates import ModelSource, rate_model, require_settings
+from metastep.pretrained import ModelSource, rate_model, require_settings
 
 _ROWS = 4096  # observations in one call of the policy
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
