@@ -116,11 +116,14 @@ def run(job: Job, smoke: bool = False) -> dict[str, Any]:
     envs = VecNormalize(envs, gamma=settings["gamma"]) if is_normal else envs
     agent = PPO("MlpPolicy", envs, seed=job.seed, device="cpu", policy_kwargs=policy, **settings, **tuned)
     watch = Curve(num_envs, -(-EPISODES // num_envs))
-    extra: Any = {"model": partial(LearnedRate, job.model), "adaptive": KLAdaptive}.get(job.method)
+    guards: list[str] = []  # that acted, of every update with a model
+    learned = partial(LearnedRate, job.model, lambda _, entry: guards.append(entry["guard"]))
+    extra: Any = {"model": learned, "adaptive": KLAdaptive}.get(job.method)
     agent.learn(job.steps, callback=[watch, *([extra()] if extra else [])])
     envs.close()
     curve = [round(float(part.mean()), 4) for part in np.array_split(watch.curve, min(POINTS, len(watch.curve)))]
-    return job._asdict() | {"curve": curve, "first": watch.curve[0], "seconds": time.perf_counter() - since}
+    known = {"curve": curve, "first": watch.curve[0], "seconds": time.perf_counter() - since}
+    return job._asdict() | known | {"fallback": sum("fallback" in each for each in guards) / max(1, len(guards))}
 
 
 def jobs_of(asked: argparse.Namespace) -> list[Job]:

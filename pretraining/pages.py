@@ -158,7 +158,10 @@ def write_page(records: Sequence[Mapping[str, Any]], labels: Any, loops: Any, pa
     for loop, title in loops.items():
         methods = [name for name in labels if any((r["loop"], r["method"]) == (loop, name) for r in records)]
         if scores := gathered(records, loop, methods):
-            parts += [Heading(title), *tables_of(scores, methods, labels), *pictures_of(loop, scores, methods, labels)]
+            own = [r["fallback"] for r in records if (r["loop"], r["method"]) == (loop, "model")] or [0.0]
+            used = f"In {100 * np.mean(own):.0f} % of its updates, the model left the loop's own values in place."
+            parts += [Heading(title), Paragraph(used), *tables_of(scores, methods, labels)]
+            parts += pictures_of(loop, scores, methods, labels)
     for folder in (page.parent, figures):
         folder.mkdir(parents=True, exist_ok=True)
     for part in parts:

@@ -35,7 +35,10 @@ def test_all_methods_run_resume_and_come_to_a_page(tmp_path, monkeypatch, capsys
     assert len(found) == 32
     assert {record["schedule"] for record in found} == {"", "linear 0.0003", "linear 0.002"}
     assert all(np.isfinite(record["curve"]).all() and len(record["curve"]) == 2 for record in found)
+    # These batches are far smaller than the model's.
+    assert all(record["fallback"] == (record["method"] == "model") for record in found[:16])
     page = places["page"].read_text()
+    assert "of its updates, the model left the loop's own values in place" in page
     assert all(label in page for label in ("ppo-classic minus it", "KL-adaptive", "RL Zoo, tuned", "Pusher-v5"))
     for name in ("sb3-scores", "sb3-curves", "zoo-scores", "zoo-curves"):
         assert f"](../images/evidence-{name}.svg)" in page
