@@ -189,10 +189,8 @@ def test_optax_in_a_scan_and_for_several_learners_at_once():
 
 @pytest.mark.filterwarnings("ignore:.*outside of the")
 def test_optax_names_what_is_missing_and_refuses_or_bounds_a_state_from_elsewhere():
-    optimizer, another = (
-        learned_rate(tiny_model(), minibatches=2),
-        "learned_rate: state is .*, allowed is the result of",
-    )
+    optimizer = learned_rate(tiny_model(), minibatches=2)
+    another = "learned_rate: state is .*, allowed is the result of"
 
     def rate_of(state, numbers, begins=False, params=PARAMS, update=optimizer.update):
         found = update(PARAMS, state, params, diagnostics=numbers, begins=begins)[1]
