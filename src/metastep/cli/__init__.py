@@ -96,17 +96,8 @@ def demo(
 ) -> None:
     """Run the main job on Minigolf in a minute or two. It goes from collecting to a report."""
     terminal.note("Learn which step to take (metaFQI), and in which direction (metastep), then compare on new tasks.")
-    smaller = [
-        "collect.num_meta_episodes=2048",
-        "fqi.iterations=3",
-        "models.metastep.collect.num_meta_episodes=64",
-        "compare.num_tasks=32",
-        "compare.num_tuning_tasks=20",
-        "compare.methods.fixed-kl.grid.stepsize=[0.1, 1.0, 10.0, 100.0]",
-        "compare.methods.rmsprop.grid.stepsize=[0.03, 0.1, 0.3]",
-        "compare.methods.adam.grid.stepsize=[0.08, 0.2, 0.5]",
-        'compare.methods=["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]',
-    ]
+    methods = '["metastep", "metafqi", "fixed", "fixed-kl", "rmsprop", "adam", "menu-oracle"]'
+    smaller = ["reading=demo", f"compare.methods={methods}"]
     _finish(_start("demo", "minigolf", out, overrides=[*smaller, *(overrides or [])]), terminal)
 
 

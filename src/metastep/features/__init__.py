@@ -17,25 +17,19 @@ from metastep.features.diagnostics import ANY, REGISTRY, Feature, Memory, Seen
 
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
-SETS: dict[str, tuple[str, ...]] = {
-    "paper": ("theta", "natural_gradient", "context"),
-    "full": ("theta", "context", "return", "steps", "log_norms"),
+_SETS = {
+    "paper": "theta natural_gradient context",
+    "full": "theta context return steps log_norms",
     # Features without a unit, whose number does not depend on the policy's size.
-    "unit-free": (
-        *("gains", "cosines", "last_cosines"),
-        *("last_divergence", "change_in_errors", "relative_error", "update"),
-    ),
+    "unit-free": "gains cosines last_cosines last_divergence change_in_errors relative_error update",
     # Diagnostics of any training loop with an actor and a critic.
-    "training": (
-        *("last_rate", "last_divergence", "clip_fraction", "entropy_change", "explained_variance", "change_in_errors"),
-        *("relative_error", "step_ratio", "step_cosine", "budget", "first_entropy"),
-    ),
+    "training": "last_rate last_divergence clip_fraction entropy_change explained_variance change_in_errors "
+    "relative_error step_ratio step_cosine budget first_entropy",
     # Further diagnostics: a controller of the whole update observes both sets.
-    "progress": (
-        *("last_clip_fraction", "relative_step", "gradient_change", "actor_gradient", "target_change"),
-        *("smoothed_change", "drop_in_errors", "gradient_steps"),
-    ),
+    "progress": "last_clip_fraction relative_step gradient_change actor_gradient target_change smoothed_change "
+    "drop_in_errors gradient_steps",
 }
+SETS: dict[str, tuple[str, ...]] = {name: tuple(words.split()) for name, words in _SETS.items()}
 """Named sets of features."""
 
 

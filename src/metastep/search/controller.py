@@ -30,14 +30,12 @@ class Searched(Controller):
         network: form and constants of the controller, in place of a model.
         weights: (num_weights,), or (learners, num_weights) for a controller of its own for every learner of a block.
         model: a searched model; None takes the experiment's, unless there is a network.
-        contexts: the task list that it was searched on, if any.
         level: of the experiment's levels, in place of the one that was selected.
     """
 
     network: Network | None = None
     weights: NDArray[np.float32] | None = None
     model: SearchedModel | None = None
-    contexts: NDArray[np.float32] | None = None
     level: Literal["", "constant", "schedule", "feedback"] = ""
 
     name: ClassVar[str] = "searched"
@@ -47,7 +45,7 @@ class Searched(Controller):
     @property
     def shaped_by(self) -> tuple[TaskSource, ...]:
         """Searched on the training tasks; generation and level of a model were selected on the validation tasks."""
-        trained = TaskSource("trained", Stream.TRAIN, self.contexts)
+        trained = TaskSource("trained", Stream.TRAIN)
         return (trained,) if self.model is None else (trained, TaskSource("selected", Stream.VALIDATION))
 
     def prepared(self, run: Resources) -> "Searched":
@@ -55,7 +53,7 @@ class Searched(Controller):
             return self
         if not isinstance(model := run.model(self.level), SearchedModel):
             raise InputError("controller: 'searched' follows a searched model, that of the experiment was fitted.")
-        return replace(self, model=model, contexts=run.task_list)
+        return replace(self, model=model)
 
     def init(self, mdp: MetaMDP, learners: Learners) -> tuple[MetaMDP, Network, Array]:
         network, weights = self.network, self.weights
