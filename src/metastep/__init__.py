@@ -35,7 +35,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 _PACKAGES = ("controllers", "envs", "evaluation", "features", "policies", "report", "rules", "testing")
 _MODULES = {"baselines": "evaluation.methods", "regressors": "fqi.regressors", **{name: name for name in _PACKAGES}}
 _HOMES = {
-    name: module
+    name: (module, name)
     for module, names in {
         "_core.errors": "InputError",
         "_core.logs": "CSVLog",
@@ -52,8 +52,7 @@ _HOMES = {
         "simulation.rollouts": "Rollout",
     }.items()
     for name in names.split()
-}
-_RENAMED = {"load_comparison": ("evaluation", "load"), "load_experiment": ("experiments.config", "load")}
+} | {"load_comparison": ("evaluation", "load"), "load_experiment": ("experiments.config", "load")}
 
 __all__ = ["Comparison", "Estimator", "Experiment", "InputError", "MetaFQI", "MetaMDP", "Method", "MethodSpec", "Model"]
 __all__ += ["ActorCriticMDP", "EpisodicMetaMDP", "Rollout", "Run", "SearchedModel", "Stepper", "Tracker", "__version__"]
@@ -65,9 +64,9 @@ __all__ += ["CSVLog", "testing"]
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"metastep.{_MODULES[name]}")
-    if name not in _HOMES and name not in _RENAMED:
+    if name not in _HOMES:
         raise AttributeError(f"module 'metastep' has no attribute {name!r}")
-    module, attribute = _RENAMED.get(name) or (_HOMES[name], name)
+    module, attribute = _HOMES[name]
     return getattr(importlib.import_module(f"metastep.{module}"), attribute)
 
 

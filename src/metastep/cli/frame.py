@@ -48,12 +48,6 @@ TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its
 class Program(TyperGroup):
     """Verbs that answer bad input with one sentence and exit code 2, and Ctrl-C with how to resume."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Explain where verbs of the paper are."""
-        if args[0] in ("reproduce", "results") and self.get_command(ctx, args[0]) is None:
-            ctx.fail(f"No such command '{args[0]}': in a checkout of the repository, run `python -m paper {args[0]}`.")
-        return super().resolve_command(ctx, args)
-
     def invoke(self, ctx: Any) -> Any:
         try:
             with _AT_THE_END:

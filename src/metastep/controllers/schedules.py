@@ -147,8 +147,7 @@ class CosineAnnealing(LinearAnnealing):
     """h_t = h (1 + cos(pi t / T)) / 2, t = 0, ..., T - 1.
 
     Args:
-        stepsize: h of the first update.
-        num_updates: T; in an experiment that of the comparison.
+        stepsize, num_updates: as of `LinearAnnealing`.
     """
 
     name: ClassVar[str] = "cosine-annealing"

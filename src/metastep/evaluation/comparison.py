@@ -155,15 +155,9 @@ def comparison_plan(
         BlockRun(variant, method.controller, start, num_updates, blocks.num_valid(block))
         for (method, variant), (block, start) in product(pairs, enumerate(starts))
     ]
-    settings = {
-        "seed": seed,
-        "stream": stream.name.lower(),
-        "num_updates": num_updates,
-        "num_tasks": num_tasks,
-        "listed_tasks": contexts is not None,
-        "mdp": describe(mdp),
-        "versions": environment_record(packages=mdp.env.packages),
-    }
+    settings = {"seed": seed, "stream": stream.name.lower(), "num_updates": num_updates, "num_tasks": num_tasks}
+    settings |= {"listed_tasks": contexts is not None, "mdp": describe(mdp)}
+    settings |= {"versions": environment_record(packages=mdp.env.packages)}
     parts = []
     for index, (method, variant) in enumerate(pairs):
         of_method = results[index * len(blocks) : (index + 1) * len(blocks)]

@@ -171,17 +171,9 @@ def _model(run: Run, mdp: ActorCriticMDP, network: Network, course: Course, scor
     if names:
         seen = evolution.observed(mdp, Searched(network, course.best), names, run.config.seed, Stream.VALIDATION)
         low, high = seen.min(axis=0), seen.max(axis=0)
-    return searched_model(
-        mdp,
-        network,
-        course.best,
-        feature_low=low.tolist(),
-        feature_high=high.tolist(),
-        configuration={"experiment": run.config.to_dict()},
-        validation=scores,
-        search_steps=course.steps,
-        seed=run.config.seed,
-    )
+    recorded: Any = {"feature_low": low.tolist(), "feature_high": high.tolist(), "validation": scores}
+    recorded |= {"configuration": {"experiment": run.config.to_dict()}, "seed": run.config.seed}
+    return searched_model(mdp, network, course.best, search_steps=course.steps, **recorded)
 
 
 def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, tuple[LevelScore, ...]]:

@@ -96,9 +96,8 @@ class Stepper:
         self.is_guarded, self._trained_on = model.record.rule_name in guards.RULES, model.record.trained_on
         # Where a loop begins that has neither a model to follow nor values of its own: in the middle of the ranges.
         ends = model.record.bounds(first := next(iter(model.record.directions), ""))
-        self.usual = Proposal(
-            {name: float(np.sqrt(np.prod(each)) or np.mean(each)) for name, each in ends.items()}, first
-        )
+        middle = {name: float(np.sqrt(np.prod(each)) or np.mean(each)) for name, each in ends.items()}
+        self.usual = Proposal(middle, first)
         own_values(fallback, 0.0, model.record.hyperparameters, np)  # raises now if something is wrong
         self.loop: dict[str, float | str] = {}
         self.warned: set[str] = set()  # causes

@@ -252,13 +252,8 @@ class LearnedRate(BaseCallback):
             self._compute_returns(usual)
         # The buffer takes new arrays when it is emptied: these stay as they are.
         self._seen = {name: getattr(buffer, name) for name in ("observations", "actions", "log_probs")}
-        diagnostics = {
-            "returns": self._returns(),
-            "entropy": self._entropy(),
-            "values": buffer.values.ravel(),
-            "targets": buffer.returns.ravel(),
-            **self.measured,
-        }
+        diagnostics: dict[str, Any] = {"returns": self._returns(), "entropy": self._entropy(), **self.measured}
+        diagnostics |= {"values": buffer.values.ravel(), "targets": buffer.returns.ravel()}
         if self.stepper.needs_parameters:
             diagnostics["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
         self.values = values = self.stepper(diagnostics).values
