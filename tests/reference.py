@@ -1,5 +1,6 @@
 """Plain float64 NumPy estimates from whole trajectories, and closed forms, that share no code with the package; their cases."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -51,6 +52,24 @@ def draw_learners(rollout: Rollout, num: int, seed: int = 0) -> tuple[Array, Arr
     if rollout.env.name == "minigolf":  # strokes that grow with the distance, so that all three outcomes occur
         theta = jnp.abs(theta) + jnp.asarray([2.0, 0.0], jnp.float32)
     return theta, rollout.env.context_space.sample(keys[1], num), keys[2]
+
+
+def network_mean(policy: Any, theta: Floats, observation: Floats) -> Floats:
+    """Mean actions (steps, actions) of one learner's policy on (steps, observations), independently."""
+    if policy.is_linear:
+        bias = theta[: policy.num_actions]
+        weights = theta[policy.num_actions :].reshape(policy.num_actions, policy.num_observations)
+        return bias + observation @ weights.T
+    sizes, values, start = (policy.num_observations, *policy.hidden, policy.num_actions), observation, 0
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        weights = theta[start : start + inputs * outputs].reshape(outputs, inputs)
+        bias = theta[start + inputs * outputs : start + (inputs + 1) * outputs]
+        start += (inputs + 1) * outputs
+        values = values @ weights.T + bias
+        if layer + 2 < len(sizes):
+            values = np.tanh(values)
+    assert start == theta.size
+    return values
 
 
 def linear_scores(rollout: Rollout, episodes: Trajectories) -> Floats:

@@ -79,28 +79,6 @@ def test_an_output_that_is_full_or_closed():
     assert subprocess.run(shell, check=False).returncode == 0
 
 
-INTERRUPTED_IMPORT = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl-C ignored
-from metastep import __main__ as entry
-
-class Interrupting:
-    def find_spec(self, name, path=None, target=None):
-        if name == "jax":
-            os.kill(os.getpid(), signal.SIGINT)
-            for _ in range(1000): pass
-
-sys.meta_path.insert(0, Interrupting())
-sys.argv = ["metastep", "envs"]
-entry.main()
-"""
-
-
-def test_ctrl_c_during_imports():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (130, "stopped; the same command resumes where it was.\n")
-
-
 @pytest.mark.parametrize("end", ["sys.exit(0)", "exit(3)", "raise ValueError('a\\nb')"])
 def test_a_module_that_ends_the_process_is_a_module_that_cannot_be_imported(tmp_path, monkeypatch, end):
     module = f"ending_{abs(hash(end))}"

@@ -18,18 +18,8 @@ ORDER = (
 TOP = ("integrations", "cli", "__main__")  # import anything; only they may import one another
 OUTSIDE = ("paper", "pretraining", "benchmarks", "tests", "examples")
 HEAVY = {
-    "jax",
-    "numpy",
-    "scipy",
-    "sklearn",
-    "numba",
-    "optax",
-    "matplotlib",
-    "pyarrow",
-    "pydantic",
-    "torch",
-    "gymnasium",
-}
+    "jax", "numpy", "scipy", "sklearn", "numba", "optax", "matplotlib", "pyarrow", "pydantic", "torch", "gymnasium",
+}  # fmt: skip
 
 
 def imported(source: str, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

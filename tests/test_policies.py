@@ -1,7 +1,5 @@
 """Means of Gaussian policies, first weights and draws of an actor and a critic; scores are checked in `tests/testing`."""
 
-from itertools import pairwise
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 from metastep._core.errors import InputError
 from metastep.policies import ActorCritic, LinearGaussian, MLPGaussian
+from tests.reference import network_mean
 
 SHAPE = 7, 3  # episodes, learners
 KEYS = jax.random.split(jax.random.key(11), 2)
@@ -29,18 +28,9 @@ def test_the_mean_is_that_of_a_plain_loop(policy):
     theta = 0.7 * jax.random.normal(KEYS[0], (policy.num_parameters, SHAPE[1]), jnp.float32)
     seen = jax.random.normal(KEYS[1], (policy.num_observations, *SHAPE), jnp.float32)
     means = np.stack(jax.jit(policy.mean)(theta, tuple(seen)))
-    is_linear = isinstance(policy, LinearGaussian)
-    sizes = [*pairwise((policy.num_observations, *(() if is_linear else policy.hidden), policy.num_actions))]
-    for episode, learner in np.ndindex(SHAPE):
-        own, value = np.asarray(theta[:, learner], np.float64), np.asarray(seen[:, episode, learner], np.float64)
-        for layer, (inputs, outputs) in enumerate(sizes):
-            order = (outputs, inputs * outputs) if is_linear else (inputs * outputs, outputs)  # bias first, or last
-            first, second, own = np.split(own, np.cumsum(order))
-            bias, weights = (first, second) if is_linear else (second, first)
-            value = weights.reshape(outputs, inputs) @ value + bias
-            value = value if layer + 1 == len(sizes) else np.tanh(value)
-        assert own.size == 0
-        np.testing.assert_allclose(means[:, episode, learner], value, atol=3e-6)
+    for learner in range(SHAPE[1]):
+        own, observed = (np.asarray(array[..., learner], np.float64) for array in (theta, seen))
+        np.testing.assert_allclose(means[..., learner].T, network_mean(policy, own, observed.T), atol=3e-6)
 
 
 def test_first_weights_are_orthogonal_with_the_usual_gains():

@@ -89,12 +89,8 @@ def campaign(number: int, schedulers: int, seed: int, sandbox: Path) -> dict[str
     folder = sandbox / "alone" / "run"
     error = finish(start(folder), folder)
     assert not error, error
-    reference, seconds, killed, folder = (
-        digests(folder),
-        time.monotonic() - began,
-        tally.counts,
-        sandbox / "killed" / "run",
-    )
+    reference, seconds = digests(folder), time.monotonic() - began
+    killed, folder = tally.counts, sandbox / "killed" / "run"
     while not tally.failures and killed.total() < number + schedulers:
         left = number - killed.total() + killed["scheduler"]
         if left:

@@ -13,12 +13,14 @@ from metastep.controllers import (
     HOOF,
     Bandit,
     Controller,
+    CosineAnnealing,
     Decay,
     Exploration,
     Fixed,
     GeometricDecay,
     GreedyOracle,
     KLAdaptive,
+    LinearAnnealing,
     Metagrad,
     RandomConstant,
 )
@@ -48,6 +50,9 @@ def test_steps_stay_or_decay_as_their_formulas_say() -> None:
     steps, alphas = np.linspace(0.1, 0.8, BLOCK), np.array([0.5, 0.1] * (BLOCK // 2))
     np.testing.assert_array_equal(proposals(Fixed(steps)), np.tile(steps.astype(np.float32), (4, 1)))
     np.testing.assert_allclose(proposals(Decay(3.0))[:, 0], [3.0, 1.5, 1.0, 0.75])
+    np.testing.assert_allclose(proposals(LinearAnnealing(1.0, 4))[:, 0], [1.0, 0.75, 0.5, 0.25], rtol=1e-5)
+    half_a_wave = 0.5 * (1.0 + np.cos(np.pi * np.arange(4) / 4))
+    np.testing.assert_allclose(proposals(CosineAnnealing(1.0, 4))[:, 0], half_a_wave, rtol=1e-5)
     found = proposals(GeometricDecay(2.0, alphas))
     np.testing.assert_allclose(found[:, :2].T, [[2.0, 1.0, 0.5, 0.25], [2.0, 0.2, 0.02, 0.002]], rtol=1e-6)
 

@@ -1,7 +1,6 @@
 """HOOF's prices and choices, and the oracle's search, also on environments outside JAX."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from metastep.simulation.gradients import Estimate
 from metastep.simulation.rollouts import Trajectories
 from tests.controllers.problems import BLOCK, make_mdp
 from tests.envs.host.twins import Twin
+from tests.reference import network_mean
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,6 @@ class Quadratic(Rule):
 def current_batch(mdp: EpisodicMetaMDP, seed: int = 0) -> tuple[Learners, Trajectories]:
     learners = mdp.begin(mdp.tasks(seed, Stream.TUNING, 0))
     return learners, mdp.estimator.trajectories(learners.theta, learners.context, learners.simulation_key)
-
-
-def network_mean(policy: Any, theta: NDArray[np.float64], observation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean actions (steps, actions) of one learner's policy on (steps, observations), independently."""
-    if policy.is_linear:
-        bias = theta[: policy.num_actions]
-        weights = theta[policy.num_actions :].reshape(policy.num_actions, policy.num_observations)
-        return bias + observation @ weights.T
-    sizes, values, start = (policy.num_observations, *policy.hidden, policy.num_actions), observation, 0
-    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
-        weights = theta[start : start + inputs * outputs].reshape(outputs, inputs)
-        bias = theta[start + inputs * outputs : start + (inputs + 1) * outputs]
-        start += (inputs + 1) * outputs
-        values = values @ weights.T + bias
-        if layer + 2 < len(sizes):
-            values = np.tanh(values)
-    return values
 
 
 def reference_prices(

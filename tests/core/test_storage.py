@@ -13,13 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from safetensors.numpy import save
 
 from metastep._core import provenance, storage
 from metastep._core.errors import InputError
-from metastep.mdp.dataset import DatasetWriter, Layout
-from metastep.mdp.history import History
 from tests.disk import watch
+from tests.mdp.test_dataset import LAYOUT, collect, start
 
 
 @pytest.fixture(autouse=True)
@@ -104,26 +102,16 @@ def test_a_fault_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path, monkey
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_at_any_call_of_a_collection_leaves_something_to_resume(tmp_path, monkeypatch, mode):
-    layout = Layout(("mass",), {"theta": 2}, num_updates=2, num_learners=3, block_size=2)
-
-    def collect(folder: Path) -> None:
-        writer = DatasetWriter(folder, layout, {"env": "toy"}, seed=3, device="cpu")
-        for index in sorted(writer.problems()):
-            draw = np.random.default_rng(index).standard_normal
-            flags = np.zeros((3, 2), bool)
-            returns, steps, chosen = draw((3, 2)), draw((3, 2)), draw((2, 2, 1))
-            writer.add(index, History(draw((2, 1)), returns, flags, steps, chosen, {"theta": draw((3, 2, 2))}))
-        writer.finish()
-
-    collect(tmp_path / "reference")
+    layout = LAYOUT._replace(num_updates=2, num_learners=3, block_size=2)
+    collect(tmp_path / "reference", layout)
     reference = visible(tmp_path / "reference")
-    DatasetWriter(tmp_path / "started", layout, {"env": "toy"}, seed=3, device="cpu")
+    start(tmp_path / "started", layout)
     started = visible(tmp_path / "started")["manifest.json"]
     folders = []
 
     def collect_somewhere() -> None:
         folders.append(tmp_path / f"run-{len(folders)}" / "data")
-        collect(folders[-1])
+        collect(folders[-1], layout)
 
     stopped_at = []
     for call in every_fault(monkeypatch, mode, collect_somewhere):
@@ -131,7 +119,7 @@ def test_a_fault_at_any_call_of_a_collection_leaves_something_to_resume(tmp_path
         folder = folders[-1]
         for name, data in visible(folder).items() if folder.exists() else ():
             assert data == reference[name] or (name, data) == ("manifest.json", started)
-        collect(folder)
+        collect(folder, layout)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == reference
     # Two folders, the first manifest, two blocks, the last manifest.
     written = ["create", "write", "fsync", "replace", "fsync", "unlink"]
@@ -287,27 +275,6 @@ def test_flipped_bits_and_truncations_are_noticed(tmp_path):
         with pytest.raises(InputError, match=r"^File .*/tensors is damaged.*\.$") as error:
             storage.read_tensors(path, expected)
         assert "\n" not in str(error.value)
-
-
-def test_stamps():
-    found = storage.stamp("model") | {"more": 1}
-    storage.require_stamp(found, "model", "m", "fit it again")
-    for other, sentence in (
-        (found | {"version": 9}, "File m is a model of version 9, this metastep reads version 3: fit it again."),
-        (storage.stamp("dataset"), "File m is not a metastep model."),
-        ([], "File m is not a metastep model."),
-    ):
-        with pytest.raises(InputError, match=f"^{sentence}$"):
-            storage.require_stamp(other, "model", "m", "fit it again")
-
-
-def test_foreign_tensor_files_are_refused(tmp_path):
-    path = tmp_path / "tensors"
-    wrong = ("[]", "{", '{"checksum": "", "metadata": 1}', '{"checksum": "", "metadata": {"a": NaN}}')
-    for metadata in (None, {"format": "pt"}, *({"metastep": text} for text in wrong)):
-        path.write_bytes(save({"a": np.zeros(2)}, metadata=metadata))
-        with pytest.raises(InputError, match=r"is damaged or was not written by metastep: .*\.$"):
-            storage.read_tensors(path, verify=False)
 
 
 def test_the_environment_record_names_versions_and_device():

@@ -63,9 +63,9 @@ def test_the_best_point_becomes_a_method_that_knows_its_tasks() -> None:
     assert table.chosen == {"stepsize": table.points[np.argmax(table.mean), 0]}
     assert table.chosen["stepsize"] > 0.0  # standing still is worst
     assert (method.name, method.label, method.values) == ("fixed", "fixed step", table.chosen)
-    with pytest.raises(InputError, match="tuned on the tuning stream"):
+    with pytest.raises(InputError, match="'fixed': was tuned on the tuning stream"):
         compare([method], mdp, seed=1, num_tasks=2, num_updates=1, stream=Stream.TUNING)
-    with pytest.raises(InputError, match=r"\(0.3, 0.4\)"):
+    with pytest.raises(InputError, match=r"tuned on the task \(0.3, 0.4\)"):
         require_disjoint([method], Stream.TEST, goals[1:])
     result = compare([method], mdp, seed=0, num_tasks=2, num_updates=1, tuning=[table])
     np.testing.assert_array_equal(result.hyperparameters, np.float32(table.chosen["stepsize"]))

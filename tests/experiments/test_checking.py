@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -44,11 +46,11 @@ def flipped(path: Path) -> None:
 
 
 def reseal(path: Path, **changes: object) -> None:
-    """Change entries of a record on purpose, or remove those that become `...`; NAME__ENTRY is one of a table."""
+    """Change entries of a record on purpose, or remove those that become `...`; NAME__ENTRY is one within a table."""
     content = json.loads(path.read_text())
     for place, value in (changes | {"checksum": ...}).items():
-        table, _, name = place.rpartition("__")
-        inner = content[table] if table else content
+        *tables, name = place.split("__")
+        inner = reduce(getitem, tables, content)
         inner.pop(name, None)
         inner |= {} if value is ... else {name: value}
     storage.write_json(path, storage.with_checksum(content))

@@ -46,11 +46,8 @@ def test_distances_by_hand_priced_by_the_bound() -> None:
 @pytest.mark.parametrize(
     ("mean", "half", "counted"),
     [
-        (
-            [0.0, 0.0, -10.0],
-            [0.0, 9.0, 9.0],
-            [0.0, 9.0, 19.0],
-        ),  # equal returns without noise resolve nothing: upper ends
+        # Equal returns without noise resolve nothing: upper ends.
+        ([0.0, 0.0, -10.0], [0.0, 9.0, 9.0], [0.0, 9.0, 19.0]),
         ([0.0, 0.0, -10.0], [0.0, 0.0, 4.0], [0.0, 0.0, 10.0]),
         # 10 ± 6 hides its size, not that it is at least 4; a resolved difference of 0.01 does not speak for all pairs.
         ([0.01, 10.0, 0.0], [0.0, 6.0, 0.0], [0.01, 4.0, 0.0]),

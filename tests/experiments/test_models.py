@@ -17,6 +17,7 @@ from metastep.experiments.publishing import publish
 from metastep.experiments.run import Run, start_run
 from metastep.fqi import load_model
 from metastep.mdp.blocks import Stream
+from tests.campaigns import digests
 from tests.cli.test_cli import invoke
 from tests.experiments.test_checking import problems, reseal
 from tests.experiments.tiny import TINY
@@ -32,12 +33,6 @@ SMALL = (
 
 def make(path) -> Run:
     return Run.create(path, load("nav2d", "quick", [*TINY, *SMALL]))
-
-
-def contents(folder) -> dict[str, bytes]:
-    """Of all files but what it took."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "times.json")
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 _opened: list[str] = []
@@ -73,7 +68,7 @@ def test_models_that_cannot_be_are_named(override, sentence):
 
 
 def test_a_run_holds_the_model_within_it_and_check_knows_every_file(done):
-    names = contents(done.path)
+    names = digests(done.path)
     assert {"models/metastep/model.safetensors", "models/metastep/rounds/2.safetensors"} <= set(names)
     assert "model.safetensors" not in names  # no method follows one
     own = done.of_model("metastep").config
@@ -150,7 +145,7 @@ def test_rounds_that_were_stopped_go_on_byte_for_byte(done, tmp_path, monkeypatc
         folder.learn("metastep")
     monkeypatch.undo()
     folder.learn("metastep")
-    found, whole = (contents(each.path / "models") for each in (folder, done))
+    found, whole = (digests(each.path / "models") for each in (folder, done))
     assert found == whole
 
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep.experiments import stages
 from metastep.experiments.checking import check_folder
@@ -14,6 +13,7 @@ from metastep.experiments.config import load
 from metastep.experiments.reporting import in_words, print_outcome, times_of, write_report
 from metastep.experiments.run import Run
 from metastep.experiments.stages import Timed, add_time, read_times
+from tests.experiments.test_checking import reseal
 from tests.experiments.tiny import TASKS, TINY
 
 
@@ -21,17 +21,9 @@ def config(*overrides):
     return load("nav2d", "quick", [*TINY, *overrides])
 
 
-def edit(path, change):
-    """Rewrite a folder's config.json as `change` leaves it, with the right checksum."""
-    record = json.loads((path / "config.json").read_text())
-    change(record)
-    record.pop("checksum", None)
-    (path / "config.json").write_text(json.dumps(storage.with_checksum(record)))
-
-
 def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):
     Run.create(tmp_path, config())
-    edit(tmp_path, lambda record: record["experiment"]["collect"].pop("block_size"))
+    reseal(tmp_path / "config.json", experiment__collect__block_size=...)
     before = (tmp_path / "config.json").read_bytes()
     Run.create(tmp_path, config()).collect()
     assert (tmp_path / "config.json").read_bytes() == before
@@ -45,7 +37,7 @@ def test_a_folder_from_before_an_optional_setting_is_resumed(tmp_path):
 def test_settings_that_are_gone_or_edited_are_refused(tmp_path):
     Run.create(tmp_path, config())
     text = (tmp_path / "config.json").read_text()
-    edit(tmp_path, lambda record: record["experiment"]["fqi"].update(tree=3))
+    reseal(tmp_path / "config.json", experiment__fqi__tree=3)
     gone, edited = (tmp_path / "config.json").read_text(), text.replace('"meta_discount": 1.0', '"meta_discount": 0.9')
     for content, words in (
         (gone, r"fqi.tree: is not a setting, did you mean 'fqi.regr"),
@@ -70,7 +62,7 @@ def test_listed_tasks_must_be_tasks_of_the_environment(tmp_path):
         ([[0.1, 0.2, 0.3]], r"config.json, tasks: got an array of shape \(1, 3\), expected \(tasks, 2\)"),
         ([[0.1, 9.0]], r"config.json, tasks: task 0 has goal_y = 9, allowed is"),
     ):
-        edit(tmp_path, lambda record, tasks=tasks: record.update(tasks=tasks))
+        reseal(tmp_path / "config.json", tasks=tasks)
         with pytest.raises(InputError, match=words):
             Run.open(tmp_path).importing(True)
 

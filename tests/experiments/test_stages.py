@@ -101,9 +101,9 @@ def test_no_byte_of_a_run_depends_on_the_number_of_cores(tmp_path: Path, monkeyp
         folder.run_all()
         names = ("model", "validation", "comparison")
         files = [*(folder.path / f"{name}.safetensors" for name in names), *sorted((folder.path / "results").iterdir())]
-        found.append({file.name: file.read_bytes() for file in files})
+        found.append({file.name: file.read_bytes() for file in (*files, *folder.data_folder.iterdir())})
     assert found[0] == found[1]
-    assert len(found[0]) == 8
+    assert len(found[0]) == 8 + 4
 
 
 def test_verbs_one_by_one_give_the_same_files(whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,12 @@
 """Small regression and meta-MDP problems shared by the tests."""
 
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
+from metastep._core.errors import InputError
 from metastep.fqi.forest import LEAF, Forest
 from metastep.mdp.history import Transitions
 from metastep.rules.spaces import Range
@@ -53,3 +57,38 @@ def menu_transitions(tuples: int, features: int, seed: int) -> Transitions:
     reward = observation[:, 0] * (branch - 1) - (share - 0.5 - 0.2 * observation[:, 1]) ** 2
     following = (0.8 * observation + 0.1 * share[:, None]).astype(np.float32)
     return Transitions(observation, np.stack([branch, step], axis=1).astype(np.float32), reward, following)
+
+
+class Line(NamedTuple):
+    """A linear function."""
+
+    weights: Any
+    importances: Any = None
+
+    @property
+    def num_features(self) -> Any:
+        return len(self.weights)
+
+    def predict(self, inputs: Any) -> Any:
+        return np.asarray(inputs, np.float64) @ self.weights
+
+    def arrays(self) -> Any:
+        return {"weights": self.weights}
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """Linear regression, whose heads may be of another class."""
+
+    ridge: float = 1e-3
+    name: ClassVar[Any] = "least-squares"
+    head: ClassVar[Any] = Line
+
+    def fit(self, inputs: Any, targets: Any, *, seed: int, threads: int | None) -> Any:
+        x = np.asarray(inputs, np.float64)
+        return self.head(np.linalg.solve(x.T @ x + self.ridge * np.eye(x.shape[1]), x.T @ targets))
+
+    def load(self, arrays: Any) -> Any:
+        if arrays.keys() != {"weights"}:
+            raise InputError("least-squares: the only array must be weights.")
+        return self.head(arrays["weights"])

@@ -176,7 +176,6 @@ def test_follows_scikit_learns_manner(data):
 @pytest.mark.parametrize(
     ("settings", "change", "sentence"),
     [
-        ({"lam": 0.5}, {}, "fqi.lam: 0.5 must be greater than 0.5"),
         ({"regressor": "pine"}, {}, "fqi.regressor: 'pine' is not registered, allowed are .*extra-trees"),
         ({"maximum": "peak"}, {}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, {}, "regressor whose heads are not forests"),
@@ -188,7 +187,6 @@ def test_follows_scikit_learns_manner(data):
         ),
         ({"stepsize_high": 1.0}, {}, "stepsize spans"),
         ({"stepsize_low": 5.0}, {}, "stepsize_low: 5.0 must lie below stepsize_high = 4.0"),
-        ({"stepsize_scale": "log"}, {}, "must be positive on a log scale"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, {}, "as many as float32 can tell apart"),
         ({"menu": {"": MENU["plain"]}}, {}, r"fqi\.menu: .* must give one name or more"),
         ({"menu": MENU}, {}, r"stepsize has shape \(500,\), allowed is \(500, 2\)"),

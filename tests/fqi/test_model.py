@@ -286,6 +286,8 @@ def _set(path: tuple, value: object):
     "change",
     [
         _set(("__metadata__",), 3),
+        _set(("__metadata__",), {"format": "pt"}),
+        *(_set(("__metadata__", "metastep"), text) for text in ("[]", "{", '{"checksum": "", "metadata": 1}')),
         _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": NaN}'),
         _set(("__metadata__", "metastep"), '{"checksum": "", "metadata": {"a": "\\ud800"}}'),
         _set(("1/0/value", "dtype"), "F16"),

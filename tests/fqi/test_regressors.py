@@ -1,47 +1,11 @@
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.neighbors import KNeighborsRegressor
 
 from metastep._core.errors import InputError
 from metastep.fqi import MetaFQI, ObservationPart, TrainingData, load_model, model_from, regressors, save_model
-from tests.fqi.problems import HIGH, transitions
-
-
-class Line(NamedTuple):
-    """A linear function of its inputs."""
-
-    weights: NDArray[np.float64]
-    importances: None = None
-
-    @property
-    def num_features(self) -> int:
-        return len(self.weights)
-
-    def predict(self, inputs):
-        return np.asarray(inputs, np.float64) @ self.weights
-
-    def arrays(self):
-        return {"weights": self.weights}
-
-
-@dataclass(frozen=True)
-class LeastSquares:
-    ridge: float = 1e-3
-
-    name: ClassVar[str] = "least-squares"
-
-    def fit(self, inputs, targets, *, seed, threads) -> Line:
-        x = inputs.astype(np.float64)
-        return Line(np.linalg.solve(x.T @ x + self.ridge * np.eye(x.shape[1]), x.T @ targets))
-
-    def load(self, arrays: Mapping[str, NDArray]) -> Line:
-        return Line(**arrays)
+from tests.fqi.problems import HIGH, LeastSquares, transitions
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -27,6 +27,7 @@ from metastep.mdp.collection import collect, make_block
 from metastep.mdp.runs import run_blocks, run_plans
 from tests.campaigns.workers import workers_of
 from tests.mdp.test_collection import small_mdp
+from tests.mdp.test_dataset import files
 from tests.mdp.test_runs import MIXED
 from tests.processes import metastep
 
@@ -42,10 +43,6 @@ def pool():
     worker = {"cls": PrivateWorker, "options": {**private, "nthreads": 2, "memory_limit": None}}
     with SpecCluster(workers={0: worker}, scheduler=scheduler, security=SECURITY) as cluster, Client(cluster) as client:
         yield workers.DaskPool(client)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_workers_collect_the_same_bytes_and_run_the_same_blocks(pool, tmp_path):

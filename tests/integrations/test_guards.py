@@ -70,6 +70,7 @@ SOLVED = [better(10, spread=0.0)] * 4
 RISING = [*map(better, range(5))]
 FAR = [better(0), better(1, entropy=-49.0), better(2, entropy=-49.0), better(3)]
 LARGE = [better(0), better(1, approx_kl=77.0), better(2, approx_kl=77.0), better(3), better(4)]
+ENDLESS = [better(update, approx_kl=77.0 * (update > 0)) for update in range(6)]
 CASES = {  # what is said of the loop, what it reports, rates over its own, the warning
     "an unseen action space": ({"actions": "discrete"}, RISING, [1] * 5, "actions is discrete, trained on continuous"),
     "an unseen loop": (
@@ -84,6 +85,12 @@ CASES = {  # what is said of the loop, what it reports, rates over its own, the 
         {},
         LARGE,
         [10, 5, 2.5, 3.125, 3.90625],
+        "approx_kl is 77, more than 0.5: the rate is halved",
+    ),
+    "divergences without end": (
+        {},
+        ENDLESS,
+        [10, 5, 2.5, 1.25, 1, 1],
         "approx_kl is 77, more than 0.5: the rate is halved",
     ),
     "a solved policy": ({}, SOLVED, [1] * 4, ""),

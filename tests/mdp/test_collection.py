@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from metastep._core import parallel
 from metastep.envs import make
 from metastep.mdp import EpisodicMetaMDP, InitialPolicy
 from metastep.mdp.blocks import Purpose, Stream
@@ -84,21 +83,6 @@ def test_more_learners_keep_the_first_ones(trajectories, tmp_path):
     for found, wanted in zip(few.blocks(), trajectories.blocks(), strict=False):
         theta = found.features["theta"]
         np.testing.assert_array_equal(theta, wanted.features["theta"][:, : theta.shape[1]])
-
-
-def test_no_byte_depends_on_the_number_of_cores(tmp_path, monkeypatch):
-    found = []
-    for cores in (1, 16):
-        monkeypatch.setattr(parallel, "_limit", cores)  # more than there are, too
-        data = collect(small_mdp("lqr"), tmp_path / str(cores), num_episodes=70, num_updates=2, seed=6, config={})
-        found.append({path.name: path.read_bytes() for path in data.folder.iterdir()})
-    assert found[0] == found[1]
-
-
-def test_a_task_list_replaces_the_distribution(tmp_path):
-    tasks = np.array([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.5]], np.float32)
-    data = collect(small_mdp(), tmp_path / "d", num_episodes=20, num_updates=1, seed=7, config={}, task_list=tasks)
-    np.testing.assert_array_equal(first_draws(data)[1], tasks[np.arange(20) % 3])
 
 
 def digest(block: int, stream: Stream = Stream.TRAIN, seed: int = 42) -> str:

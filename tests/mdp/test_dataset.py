@@ -173,14 +173,18 @@ def test_a_block_of_another_dataset_or_place_is_not_accepted(tmp_path, dataset):
 def test_a_manifest_edited_by_hand_is_refused(dataset):
     writer, path = start(dataset.folder), dataset.folder / "manifest.json"
     good = path.read_text()
-    for edited in (
-        good.replace('"trees": 50', '"trees": 51'),
-        good[:-20],
-        good.replace('"version": 2', '"version": 1'),
+    for edited, words in (
+        (good.replace('"trees": 50', '"trees": 51'), "damaged or was edited: its content does not match its checksum"),
+        (good[:-20], "not valid JSON"),
+        ("[]", "not a metastep dataset"),
+        (
+            good.replace('"version": 2', '"version": 1'),
+            "a dataset of version 1, this metastep reads version 2: collect",
+        ),
     ):
         path.write_text(edited)
         for use in (lambda: Dataset.open(dataset.folder), lambda: start(dataset.folder), writer.finish):
-            with pytest.raises(InputError, match=re.escape(str(path))):
+            with pytest.raises(InputError, match=f"^File {re.escape(str(path))} is {words}"):
                 use()
 
 

@@ -447,9 +447,8 @@ def test_levels_and_cost_of_a_search() -> None:
     model, validation = searched_model(), make_comparison(simulated((0.0, 1.0), 10), ("constant", "feedback"))
     search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, {}, seconds=12.34)
     found = dataclasses.replace(findings(compared()), searched={"update": search})
-    assert (
-        "seconds" not in table(compose(findings(compared())), "costs").header
-    )  # a report of a fitted model has no times
+    # A report of a fitted model has no times.
+    assert "seconds" not in table(compose(findings(compared())), "costs").header
     document = compose(found)
     assert table(document, "levels").rows == [
         ("constant", "diverged", "2.0 M", ""),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from metastep import features
-from metastep.controllers import CosineAnnealing, Fixed, LinearAnnealing
+from metastep.controllers import Fixed
 from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
@@ -72,17 +72,6 @@ def test_features_tell_what_happened(tasks) -> None:
     batch = third.estimate
     explained = 1.0 - np.var(batch.target - batch.value, axis=1) / np.var(batch.target, axis=1)
     np.testing.assert_allclose(found["explained_variance"], np.maximum(explained, -1.0), rtol=1e-4)
-
-
-def test_schedules_follow_their_formulas(tasks) -> None:
-    mdp = make_training_mdp()
-    chosen = {
-        kind: run(mdp, kind(0.01, 4), tasks, 4)[0].hyperparameters[:, 0, 0]
-        for kind in (LinearAnnealing, CosineAnnealing)
-    }
-    np.testing.assert_allclose(chosen[LinearAnnealing], [0.01, 0.0075, 0.005, 0.0025], rtol=1e-5)
-    expected = 0.005 * (1.0 + np.cos(np.pi * np.arange(4) / 4))
-    np.testing.assert_allclose(chosen[CosineAnnealing], expected, rtol=1e-5)
 
 
 def test_a_learner_that_would_leave_the_range_of_numbers_stays_and_is_flagged(tasks) -> None:

@@ -160,7 +160,6 @@ def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_r
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("nga", {"damping": 1.0}, "meta.rule.damping: 1.0 must be less than 1"),
         ("adam", {"follows": "hessian"}, "meta.rule.follows: 'hessian' must be 'gradient' or 'natural_gradient'"),
         ("menu", {"directions": ()}, r"\[\] must name one direction or more, each once"),
         ("menu", {"directions": ("adma",)}, r"meta.rule.directions: 'adma' is not registered, .*Did you mean 'adam'"),

@@ -59,9 +59,8 @@ def test_draws_near_others_keep_the_direction_and_spread_by_a_tenth_of_the_scale
     np.testing.assert_allclose(found, [1.0, 0.2, -1.5, 0.5], atol=0.05)
     drawn = np.asarray(BOX.near(jax.random.key(1), jnp.full((4000, 2), jnp.float32(0.5))))
     assert drawn.max(axis=0).tolist() == pytest.approx([0.1, 0.5])
-    assert drawn[:, 1].std() == pytest.approx(
-        0.04 * 0.58, abs=0.003
-    )  # a half of a normal distribution, the rest cut off
+    # A half of a normal distribution, the rest cut off.
+    assert drawn[:, 1].std() == pytest.approx(0.04 * 0.58, abs=0.003)
 
 
 def test_the_nearest_point_and_the_grid_of_a_menu():

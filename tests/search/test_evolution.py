@@ -155,10 +155,6 @@ def test_the_first_controller_is_the_rule_as_it_is_and_feedback_is_standardised(
     start = dict(zip(SPACE.names, np.asarray(SPACE.from_unit(np.asarray(CONSTANT.base)[None]))[0], strict=True))
     assert start["clip_range"] == pytest.approx(0.2, rel=1e-4)
     assert base_point(MDP, {"stepsize": 1e-3})[0] == pytest.approx(1 / 3, rel=1e-5)
-    with pytest.raises(
-        InputError, match=r"search.start: 'momentum' is not chosen here, allowed are stepsize, clip_range"
-    ):
-        base_point(MDP, {"momentum": 1.0})
     network = network_of("feedback", Search(observation=("last_rate", "clip_fraction"), units=3), [MDP], seed=1)
     assert network.features == ("last_rate", "clip_fraction", "budget")
     assert -6.0 < network.mean[0] < -1.0
@@ -167,33 +163,3 @@ def test_the_first_controller_is_the_rule_as_it_is_and_feedback_is_standardised(
     assert network.level == "feedback"
     with pytest.raises(InputError, match=r"search\.levels"):
         Search(levels=("schedule", "schedule"))
-
-
-def test_families_take_turns_and_the_mean_is_judged_on_others_in_their_units():
-    """Three families, two of them at once; what is judged on has its scores in shares of a gain."""
-    families = [MDP.with_budget(budget) for budget in (2, 3, 5)]
-    search = Search(levels=("constant",), generations=3, pairs=8, validate_every=3, block_size=4, families_at_once=2)
-    start, kept = Start(CONSTANT, first_weights(CONSTANT, 1)), list[Course]()
-
-    def plan(held_out: Any = (), **files: Any) -> Any:
-        return searching(families, search, start, seed=1, num_validation=4, files=Files(**files), held_out=held_out)
-
-    course, asked = play(plan(keep=lambda _, course: kept.append(course)))
-    assert [[block.num_updates for block in blocks] for blocks in asked[1:4]] == [[2, 3], [5, 2], [3, 5]]
-    assert sum(map(len, asked)) == evolution.num_blocks(search, families, 4, "constant")
-    for known in kept:
-        numbers = {name: getattr(known, name) for name in NUMBERS}
-        go_on = partial(course_from, course_arrays(known), numbers)
-        resumed, _ = play(plan(begun=lambda _, like, go_on=go_on: go_on(like)))
-        assert resumed.best.tobytes() == course.best.tobytes()
-        assert resumed.state.mean.tobytes() == course.state.mean.tobytes()
-
-    def constant(block: BlockRun) -> np.ndarray:
-        return np.full(len(block.tasks.theta), 10.0 * block.num_updates)
-
-    other = MDP.with_budget(7), 30.0, 80.0
-    judged, asked = play(plan([other, (MDP.with_budget(9), 0.0, 60.0)]), constant)
-    assert [block.num_updates for block in asked[0]] == [7, 9]
-    assert judged.scores[0] == (0, pytest.approx((0.5 + 1.5) / 2))
-    with pytest.raises(InputError, match=r"search.pairs: 2 must be at least 3"):
-        play(searching(families, Search(levels=("constant",), pairs=2), start, seed=1, num_validation=4))

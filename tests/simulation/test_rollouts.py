@@ -141,7 +141,6 @@ def test_several_steps_at_once_give_the_same_sums(monkeypatch, baseline):
     theta, context = 0.3 * jax.random.normal(key, (8, 5)), env.context_space.sample(key, 8)
     one = jax.jit(stream, static_argnums=0)(rollout, theta, context, key)
     monkeypatch.setattr("metastep.simulation.rollouts.on_cpu", lambda: False)
-    monkeypatch.setattr("metastep.simulation.rollouts.on_cpu", lambda: False)
     several = jax.jit(lambda *arguments: stream(rollout, *arguments))(theta, context, key)
     for before, after in zip(one, several, strict=True):
         np.testing.assert_allclose(after, before, rtol=2e-5, atol=1e-5 * float(np.abs(before).max()))

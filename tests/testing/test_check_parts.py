@@ -1,6 +1,5 @@
 """Every registered feature, policy, rule and regressor keeps its contract; each way to break one gets its own sentence."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,7 +10,6 @@ from jax import Array
 from sklearn.neighbors import KNeighborsRegressor
 
 from metastep import features, policies, rules
-from metastep._core.errors import InputError
 from metastep.features import Feature
 from metastep.fqi import regressors
 from metastep.fqi.regressors import SklearnRegressor
@@ -19,6 +17,7 @@ from metastep.policies import ActorCritic, LinearGaussian, MLPGaussian
 from metastep.rules import GradientAscent, Rule, Update, guard
 from metastep.testing import check_feature, check_policy, check_regressor, check_rule
 from tests.controllers.problems import make_mdp, make_training_mdp
+from tests.fqi.problems import LeastSquares, Line
 from tests.testing.variants import refused, then, variant
 
 MDPS = make_mdp(), make_training_mdp()
@@ -63,11 +62,6 @@ def test_correct_features_pass(feature: Any) -> None:
 )
 def test_a_broken_feature_gets_a_sentence(feature: Any, sentence: str) -> None:
     refused(check_feature, feature, sentence, make_mdp())
-
-
-def test_a_single_learner_has_no_neighbour() -> None:
-    alone = dataclasses.replace(make_mdp(), block_size=1)
-    refused(check_feature, Lengths(), "the check needs blocks of at least 2 learners, got 1", alone)
 
 
 @dataclass(frozen=True)
@@ -253,40 +247,6 @@ def test_a_broken_rule_gets_a_sentence(rule: Any, sentence: str) -> None:
     refused(check_rule, rule, sentence)
 
 
-class Line(NamedTuple):
-    """A linear function."""
-
-    weights: Any
-    importances: Any = None
-
-    @property
-    def num_features(self) -> Any:
-        return len(self.weights)
-
-    def predict(self, inputs: Any) -> Any:
-        return np.asarray(inputs, np.float64) @ self.weights
-
-    def arrays(self) -> Any:
-        return {"weights": self.weights}
-
-
-@dataclass(frozen=True)
-class LeastSquares:
-    ridge: float = 1e-3
-    head: Any = Line
-
-    name: ClassVar[Any] = "least-squares"
-
-    def fit(self, inputs: Any, targets: Any, *, seed: int, threads: int | None) -> Any:
-        x = np.asarray(inputs, np.float64)
-        return self.head(np.linalg.solve(x.T @ x + self.ridge * np.eye(x.shape[1]), x.T @ targets))
-
-    def load(self, arrays: Any) -> Any:
-        if arrays.keys() != {"weights"}:
-            raise InputError("least-squares: the only array must be weights.")
-        return self.head(arrays["weights"])
-
-
 @pytest.mark.parametrize("own", [LeastSquares(), *(regressors.make(name, trees=3) for name in regressors.names())])
 def test_correct_regressors_pass(own: Any) -> None:
     check_regressor(own)
@@ -314,9 +274,9 @@ class CountsThreads(LeastSquares):
         return super().fit(inputs, targets * (1.0 + (threads or 0)), seed=seed, threads=threads)
 
 
-def heads(**members: Any) -> LeastSquares:
+def heads(**members: Any) -> Any:
     """Fits heads with these members."""
-    return LeastSquares(head=type("Head", (Line,), members))
+    return variant(LeastSquares, head=type("Head", (Line,), members))
 
 
 def loads(load: Any) -> Any:
@@ -346,12 +306,8 @@ def loads(load: Any) -> Any:
         (loads(then(LeastSquares.load, lambda head: Line(0.0 * head.weights))), "head that is loaded predicts"),
         (loads(lambda self, arrays: Line(next(iter(arrays.values())))), "InputError, but it takes them"),
         (loads(lambda self, arrays: Line(arrays["weights"])), "with an InputError, not a KeyError"),
+        (SklearnRegressor(KNeighborsRegressor()), "lives in memory only and cannot be saved"),
     ],
 )
 def test_a_broken_regressor_gets_a_sentence(regressor: Any, sentence: str) -> None:
     refused(check_regressor, regressor, sentence)
-
-
-def test_what_lives_in_memory_only_says_so() -> None:
-    with pytest.raises(InputError, match="lives in memory only and cannot be saved"):
-        check_regressor(SklearnRegressor(KNeighborsRegressor()))

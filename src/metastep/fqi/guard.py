@@ -84,7 +84,8 @@ class Limits(NamedTuple):
 
         The rate grows by a bounded factor. It is halved where the last update diverged; then its ceiling rises slowly. Nothing
         that makes steps larger increases there, or where the return stays at its best, within its standard error, or does not
-        vary. Where a loop has `fallen` back, its `own` values and those of the `last` update replace all others.
+        vary. None of this goes below a loop's `own` values, which replace all others, with those of the `last` update where there
+        are none, if it has `fallen` back.
         """
         seen, memory, guard, (low, high) = found.diagnostics, state.memory, state.guard, self.ends["stepsize"]
         used = xp.where(xp.isfinite(seen["rate"]), seen["rate"], memory.rate)
@@ -103,7 +104,8 @@ class Limits(NamedTuple):
         is_held = [proposed[name] > cap for name, cap in caps.items()]
         acts = proposed["stepsize"] > rise, proposed["stepsize"] > ceiling, xp.any(xp.stack(is_held))
         caps["stepsize"] = xp.minimum(caps["stepsize"], xp.minimum(rise, ceiling))
-        caps = {name: xp.maximum(cap, self.ends[name][0]) for name, cap in caps.items()}
+        least = {name: xp.asarray(own.get(name, 0.0), xp.float32) for name in self.held}
+        caps = {name: xp.maximum(xp.maximum(cap, least[name]), self.ends[name][0]) for name, cap in caps.items()}
         bounds = {name: xp.minimum(proposed[name], cap) for name, cap in caps.items()}
         own, after = {**last, **own}, {**values, **bounds}
         both = {name: (xp.asarray(own[name], float), xp.asarray(after[name], float)) for name in after}  # not rounded
