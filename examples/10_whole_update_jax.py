@@ -100,7 +100,8 @@ def update(carry, key):
     report = {"returns": jnp.where(envs[3] > 0, envs[3], envs[2]), "entropy": policy(params, seen)[1]}
     report |= {"values": values[:-1], "targets": values[:-1] + advantages(rewards, over, values, USUAL["gae_lambda"])}
     found, state = learned.propose(state, report | last_update, params)
-    chosen = {name: value + 0 * found["stepsize"] for name, value in (USUAL | found).items()}  # all of them traced
+    # Traced, also those that are constant: on two cores, XLA hung in a loop of constant length.
+    chosen = {name: value + 0 * found["stepsize"] for name, value in (USUAL | found).items()}
 
     gain = advantages(rewards, over, values, chosen["gae_lambda"])
     rows = [each.reshape(ENVS * STEPS, *each.shape[2:]) for each in (seen, action, before, gain, gain + values[:-1])]
