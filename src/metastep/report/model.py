@@ -49,22 +49,22 @@ def usage(findings: Findings) -> list[Part]:
     if is_rate := record.rule_name in ("ppo", "a2c"):
         code = f"stepper = {loaded}.stepper(num_updates)\nvalues = stepper(diagnostics).values"
         what = f"the diagnostics of your loop ({', '.join(asked_for(names)) or 'none'})"
-    text = f"Before every update, in the folder that the run was started in, with {what} of NumPy, JAX or PyTorch:"
+    text = f"Call the model before every update, in the folder that the run was started in, with {what}."
     if any(branch.scale == "divergence" for branch in getattr(record, "branches", ())):
-        text += " The number is the KL divergence that the step may cost: its length along v is sqrt(2 KL / v'Fv)."
+        text += " The step is the KL divergence that it may cost: its length along v is sqrt(2 KL / v'Fv)."
     code = "".join(f"import {name}\n" for name in (*imports, "metastep")) + code
     parts: list[Part] = [Heading("How to use the model"), Paragraph(text), Command(code)]
     if is_rate:
         lines = "from metastep.integrations.stable_baselines3 import LearnedRate\n"
         lines += f'agent.learn(total_timesteps, callback=LearnedRate("{file.as_posix()}"))'
-        parts += [Paragraph("In Stable-Baselines3 a callback sees to all of this:"), Command(lines)]
+        parts += [Paragraph("In Stable-Baselines3, use a callback:"), Command(lines)]
     # A family that a script registers is unknown to the command line.
     if ":" in env or REGISTRY.entry(env).factory.__module__.startswith("metastep."):
         space = findings.context_space
         task = f"{space.names[0]}={(space.low[0] + space.high[0]) / 2.0:g}"
         words = ["metastep", "learn", file.parent.as_posix(), "--task", task]
         words += ["--allow-imports"] * bool(findings.modules)
-        parts += [Paragraph("On a task of this family one command does:"), Command(shlex.join(words))]
+        parts += [Paragraph("Or train a policy on a task of this family with one command:"), Command(shlex.join(words))]
     return parts
 
 
