@@ -119,10 +119,15 @@ def run(job: Job, smoke: bool = False) -> dict[str, Any]:
     guards: list[str] = []  # that acted, of every update with a model
     learned = partial(LearnedRate, job.model, lambda _, entry: guards.append(entry["guard"]))
     extra: Any = {"model": learned, "adaptive": KLAdaptive}.get(job.method)
-    agent.learn(job.steps, callback=[watch, *([extra()] if extra else [])])
+    failed = ""
+    try:
+        agent.learn(job.steps, callback=[watch, *([extra()] if extra else [])])
+    except ValueError as error:  # a policy that is not finite: what is left of the curve counts as its worst part
+        failed, total = " ".join(str(error).split())[:200], -(-job.steps // (agent.n_steps * num_envs))
+        watch.curve += [min(watch.curve)] * (total - len(watch.curve))
     envs.close()
     curve = [round(float(part.mean()), 4) for part in np.array_split(watch.curve, min(POINTS, len(watch.curve)))]
-    known = {"curve": curve, "first": watch.curve[0], "seconds": time.perf_counter() - since}
+    known = {"curve": curve, "first": watch.curve[0], "seconds": time.perf_counter() - since, "failed": failed}
     return job._asdict() | known | {"fallback": sum("fallback" in each for each in guards) / max(1, len(guards))}
 
 

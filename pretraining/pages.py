@@ -160,6 +160,8 @@ def write_page(records: Sequence[Mapping[str, Any]], labels: Any, loops: Any, pa
         if scores := gathered(records, loop, methods):
             own = [r["fallback"] for r in records if (r["loop"], r["method"]) == (loop, "model")] or [0.0]
             used = f"In {100 * np.mean(own):.0f} % of its updates, the model left the loop's own values in place."
+            broken = [labels[r["method"]] for r in records if r["loop"] == loop and r.get("failed")]
+            used += f" Runs that ended with a policy that is not finite: {', '.join(broken) or 'none'}."
             parts += [Heading(title), Paragraph(used), *tables_of(scores, methods, labels)]
             parts += pictures_of(loop, scores, methods, labels)
     for folder in (page.parent, figures):

@@ -108,21 +108,27 @@ def run_all(
 ) -> list[Record]:
     """Return the records of all jobs in their order; those that the file `kept` holds are not run again.
 
-    After some seconds no further job is begun, and TimeoutError says how many are left.
+    After some seconds no further job is begun, and TimeoutError says how many are left. Where a job raises, those that run are
+    awaited and kept before its error is raised.
     """
     since, found = time.monotonic(), finished(kept, type(jobs[0]))
     missing = [job for job in dict.fromkeys(jobs) if job not in found]
     kept.parent.mkdir(parents=True, exist_ok=True)
+    failure: BaseException | None = None
     with kept.open("a") as file:
         futures = {pool.submit(work, job): job for job in missing} if seconds > 0.0 else {}
         for future in track(as_completed(futures), f"{len(missing)} runs", total=len(missing), console=console):
             if future.cancelled():
                 continue
-            found[futures[future]] = future.result()
-            print(json.dumps(found[futures[future]]), file=file, flush=True)
-            if time.monotonic() - since > seconds:
+            failure = future.exception() or failure
+            if future.exception() is None:
+                found[futures[future]] = future.result()
+                print(json.dumps(found[futures[future]]), file=file, flush=True)
+            if failure is not None or time.monotonic() - since > seconds:
                 for waiting in futures:
                     waiting.cancel()  # those that run are awaited
+    if failure is not None:
+        raise failure
     if left := sum(job not in found for job in missing):
         raise TimeoutError(f"{left} runs are left; call again with the same options to go on.")
     return [found[job] for job in jobs]

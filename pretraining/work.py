@@ -93,7 +93,8 @@ def open_folder(path: Path, settings: Any) -> Folder:
     identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     folder, file = Folder(path, identity), path / "settings.json"
     if not file.exists():
-        if path.exists() and any(path.iterdir()):
+        # A process that was killed while it wrote the settings leaves a hidden file.
+        if path.exists() and any(not each.name.startswith(".") for each in path.iterdir()):
             raise InputError(f"--out: {path} holds other files; use a new folder.")
         folder.write("settings", settings)
     folder.read("settings")  # refuses others

@@ -2,12 +2,15 @@
 
 import json
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 pytest.importorskip("stable_baselines3")
 pytest.importorskip("mujoco")
+
+from stable_baselines3 import PPO
 
 from pretraining import evidence, pages, sb3
 from pretraining.zoo import TUNED, ZOO
@@ -46,6 +49,41 @@ def test_all_methods_run_resume_and_come_to_a_page(tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as stopped:
         evidence.main([*words, "--universal", "cosine 0.1"])
     assert stopped.value.code == 2
+
+
+def test_a_run_that_raises_costs_no_other_run(tmp_path):
+    """The second of four jobs raises: the first is kept, and the error is not hidden."""
+
+    class Job(NamedTuple):
+        number: int
+
+    def work(job):
+        if job.number == 1:
+            raise RuntimeError("broken")
+        return {"number": job.number}
+
+    jobs = [Job(number) for number in range(4)]
+    with sb3.workers(1) as pool, pytest.raises(RuntimeError, match="broken"):
+        sb3.run_all(jobs, tmp_path / "runs.jsonl", pool, work)
+    kept = [json.loads(line)["number"] for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert 0 in kept
+    assert 1 not in kept
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_policy_that_is_not_finite_ends_its_own_run_only(monkeypatch):
+    job = evidence.Job("InvertedPendulum-v5", "sb3", "default", 0, 192, "", "", "", "")
+    learn = PPO.learn
+
+    def stop(agent, steps, callback):
+        learn(agent, 64, callback=callback)
+        raise ValueError("Expected parameter loc\nto be finite")
+
+    monkeypatch.setattr(PPO, "learn", stop)
+    found = evidence.run(job, smoke=True)
+    assert found["failed"] == "Expected parameter loc to be finite"
+    assert len(found["curve"]) >= 2
+    assert found["curve"][-1] == pytest.approx(min(found["curve"]))
 
 
 def test_the_universal_schedule_is_that_of_the_recipe(monkeypatch):

@@ -11,6 +11,7 @@ from metastep.mdp.runs import BlockRun
 from metastep.search import evolution
 from metastep.search.course import NUMBERS, Course, Files, course_arrays, course_from
 from metastep.search.evolution import Search, Start, first_weights, searching
+from metastep.search.network import BUDGET, Network
 from tests.search.test_evolution import CONSTANT, MDP, play
 
 
@@ -42,3 +43,14 @@ def test_families_take_turns_and_the_mean_is_judged_on_others_in_their_units():
     assert judged.scores[0] == (0, pytest.approx((0.5 + 1.5) / 2))
     with pytest.raises(InputError, match=r"search.pairs: 2 must be at least 3"):
         play(searching(families, Search(levels=("constant",), pairs=2), start, seed=1, num_validation=4))
+
+
+def test_families_of_a_later_level_go_on_where_the_simpler_one_branched():
+    families = [MDP.with_budget(budget) for budget in (2, 3, 5)]
+    search = Search(levels=("constant", "schedule"), generations=4, pairs=8, block_size=4, families_at_once=1)
+    schedule = Network((BUDGET,), (0.5,), (0.3,), CONSTANT.base, 3)
+    plan = searching(families, search, Start(schedule, first_weights(schedule, 1)), seed=1, num_validation=4)
+    _, asked = play(plan, lambda block: np.arange(len(block.tasks.theta)))
+    # Two generations of the constant saw the families with 2 and 3 updates; the mean is judged on all before and after.
+    assert [[block.num_updates for block in blocks] for blocks in asked] == [[2, 3, 5], [5, 5], [2, 2], [2, 3, 5]]
+    assert sum(map(len, asked)) == evolution.num_blocks(search, families, 4, "schedule")

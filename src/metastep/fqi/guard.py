@@ -63,8 +63,8 @@ class Limits(NamedTuple):
     divergence: float  # an `approx_kl` above is too large
 
     def beyond(self, row: Any, xp: Any) -> Any:
-        """Return which features of a row are unlike the training data; none where one is not finite."""
-        return xp.all(xp.isfinite(row)) & ((row < self.low) | (row > self.high))
+        """Return which features of a row are unlike the training data; one that is not finite is another matter."""
+        return xp.isfinite(row) & ((row < self.low) | (row > self.high))
 
     def far(self, row: NDArray[np.float32]) -> dict[str, str]:
         """Return a clause on each feature that is unlike the training data, by name."""

@@ -276,7 +276,7 @@ def searching(
     """
     judges, low, unit = zip(*held_out or [(mdp, 0.0, 1.0) for mdp in families], strict=True)
     network, mean, spent = start
-    search, branch = search.of_level(network.level)
+    whole, (search, branch) = search.generations, search.of_level(network.level)
     strategy, params = make_strategy(search, network.num_weights)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SEARCH), LEVELS.index(network.level))
     with _LENIENT():
@@ -308,7 +308,7 @@ def searching(
         center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[:1].shape)
         groups = halves if is_paired else np.concatenate([halves, center])
         shared = [groups[:, index * share : (index + 1) * share] for index in range(num)]
-        taken = search.in_turn(families, generation)
+        taken = search.in_turn(families, whole - search.generations + generation)  # goes on from the simpler level
         ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation, units)
         gains, steps = [], course.steps + sum(made for _, made in ran)
         for scores, _ in ran:
@@ -335,12 +335,13 @@ def num_blocks(
     held_out: Sequence[HeldOut] = (),
 ) -> int:
     """Return how many blocks the search of a level has from a generation on, for progress."""
-    (search, _), sizes = search.of_level(level), [search.block_size or mdp.block_size for mdp in families]
+    whole, sizes = search.generations, [search.block_size or mdp.block_size for mdp in families]
+    search, _ = search.of_level(level)
     judges = [search.block_size or mdp.block_size for mdp, *_ in held_out] or sizes
     left = range(generation, search.generations + 1)
     judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
     found = judged * sum(len(Blocks(num_validation, size)) for size in judges)
-    for taken in (search.in_turn(sizes, index) for index in left[:-1]):
+    for taken in (search.in_turn(sizes, whole - search.generations + index) for index in left[:-1]):
         found += sum(len(Blocks(max(1, search.pairs // len(taken)), size)) for size in taken)
     return found
 
