@@ -104,7 +104,7 @@ def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> Non
 
 def fine_tuned(file: Path, start: Path, out: Path, *more: str) -> Any:
     source = [str(file), "--scale", "full"] if file.exists() else []
-    family = ["--env", "tests.own.ridge_walk:Walk", "--set", "rollout.discount=0.9"]
+    family = ["--env", "tests.testing.test_check_env:Walk", "--set", "rollout.discount=0.9"]
     return CliRunner().invoke(app, ["search", *source, "--start", str(start), *family, "--out", str(out), *more])
 
 
