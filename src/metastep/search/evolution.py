@@ -86,13 +86,13 @@ class Search:
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise InputError(f"search.levels: {list(self.levels)} must name one level or more, each once.")
 
-    def of_level(self, level: Level) -> tuple["Search", int]:
-        """Return the search of one level by itself, and after how many of its generations the next one begins."""
+    def of_level(self, level: Level) -> tuple["Search", int, int]:
+        """Return the search of one level by itself, and after how many of its, and of all, generations the next and it begin."""
         order = sorted(self.levels, key=LEVELS.index)
         begins = [self.generations * index // len(order) for index in range(len(order) + 1)]
         start = begins[order.index(level)]
         end = next(other for other in begins if other > start)
-        return replace(self, generations=self.generations - start), end - start
+        return replace(self, generations=self.generations - start), end - start, start
 
     def in_turn(self, families: Sequence[Any], generation: int) -> list[Any]:
         """Return the families of a generation."""
@@ -276,7 +276,7 @@ def searching(
     """
     judges, low, unit = zip(*held_out or [(mdp, 0.0, 1.0) for mdp in families], strict=True)
     network, mean, spent = start
-    whole, (search, branch) = search.generations, search.of_level(network.level)
+    search, branch, skipped = search.of_level(network.level)
     strategy, params = make_strategy(search, network.num_weights)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SEARCH), LEVELS.index(network.level))
     with _LENIENT():
@@ -308,7 +308,7 @@ def searching(
         center = np.broadcast_to(np.asarray(state.mean, np.float32), halves[:1].shape)
         groups = halves if is_paired else np.concatenate([halves, center])
         shared = [groups[:, index * share : (index + 1) * share] for index in range(num)]
-        taken = search.in_turn(families, whole - search.generations + generation)  # goes on from the simpler level
+        taken = search.in_turn(families, skipped + generation)  # goes on from the simpler level
         ran = yield from _scores(network, shared, taken, search, seed, Stream.TRAIN, generation, units)
         gains, steps = [], course.steps + sum(made for _, made in ran)
         for scores, _ in ran:
@@ -335,13 +335,12 @@ def num_blocks(
     held_out: Sequence[HeldOut] = (),
 ) -> int:
     """Return how many blocks the search of a level has from a generation on, for progress."""
-    whole, sizes = search.generations, [search.block_size or mdp.block_size for mdp in families]
-    search, _ = search.of_level(level)
+    (search, _, skipped), sizes = search.of_level(level), [search.block_size or mdp.block_size for mdp in families]
     judges = [search.block_size or mdp.block_size for mdp, *_ in held_out] or sizes
     left = range(generation, search.generations + 1)
     judged = sum(index % search.validate_every == 0 or index == search.generations for index in left)
     found = judged * sum(len(Blocks(num_validation, size)) for size in judges)
-    for taken in (search.in_turn(sizes, whole - search.generations + index) for index in left[:-1]):
+    for taken in (search.in_turn(sizes, skipped + index) for index in left[:-1]):
         found += sum(len(Blocks(max(1, search.pairs // len(taken)), size)) for size in taken)
     return found
 
