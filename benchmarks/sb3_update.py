@@ -4,8 +4,9 @@
     python benchmarks/sb3_update.py --families pendulum --variants 4 --tuning-variants 4 --updates 5     # a look, rates only
 
 A variant of the physics is drawn as the tasks of the preset FAMILY-update are, and so are all settings of the loop; methods share
-variants and seeds. Rates: SB3's default of 3e-4, and the best constant and linearly falling rate on other variants, found by
-successive halving: all of the grid on a quarter of the tuning variants, the best three on all of them. Levels of a searched
+variants and seeds. Rates: SB3's default of 3e-4, and the best constant, linearly falling and KL-adaptive rate (as in rsl_rl, by
+its target, up to 0.1) on other variants, found by successive halving: all of the grid on a quarter of the tuning variants, the
+best three on all of them. Levels of a searched
 model (constant, schedule, feedback) are set by `LearnedUpdate`; the model was searched in simulation, never on these variants.
 
 The score is the mean return of all batches after the first update: of the last finished episode of every environment, or its
@@ -29,11 +30,14 @@ import numpy as np
 
 import shared
 from common import timed
-from pretraining.sb3 import Curve, fingerprint_of, run_all, workers
+from pretraining.sb3 import Curve, KLAdaptive, fingerprint_of, run_all, workers
 from sb3_rates import FAMILIES, USUAL_RATE, Loop, environments, interval
 
 RATES = (3e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
-SCHEDULES = ("constant rate", "linear rate")
+ADAPTIVE = "KL-adaptive rate"
+TARGETS = (0.0025, 0.005, 0.01, 0.02, 0.04)  # of the divergence; a job has its target in place of a rate
+SCHEDULES = ("constant rate", "linear rate", ADAPTIVE)
+LARGEST_RATE = 0.1  # of the adaptive one, as in the presets
 LEVELS = ("constant", "schedule", "feedback")
 FIRST_TUNING_SEED = 100_000
 KEPT_POINTS = 3  # of a grid, after the first round of tuning
@@ -87,7 +91,9 @@ def run(job: Job) -> dict[str, Any]:
     first = (lambda left: job.rate * left) if job.method == "linear rate" else job.rate or USUAL_RATE
     envs = environments(job.family, loop, job.seed)
     agent = PPO("MlpPolicy", envs, learning_rate=first, seed=job.seed % 2**31, device="cpu", **settings)
-    watch, callbacks = Curve(loop.num_envs), []
+    watch, callbacks = Curve(loop.num_envs), list[Any]()
+    if job.method == ADAPTIVE:
+        callbacks.append(KLAdaptive(job.rate, LARGEST_RATE))
     if job.model:
         callbacks.append(LearnedUpdate(job.model, outside="trust"))
     steps = job.updates * loop.num_envs * agent.n_steps
@@ -101,7 +107,8 @@ def tuned(
     asked: Namespace, job: Callable[..., Job], runs: Callable[[list[Job]], list[dict[str, Any]]]
 ) -> dict[Any, float]:
     """Return the best rate of every family and schedule on the tuning variants, by successive halving."""
-    left = {(family, schedule): [*asked.rates] for family in asked.families for schedule in SCHEDULES}
+    grids = {schedule: [*(TARGETS if schedule == ADAPTIVE else asked.rates)] for schedule in SCHEDULES}
+    left = {(family, schedule): grid for family in asked.families for schedule, grid in grids.items()}
     best: dict[Any, float] = {}
     for num in sorted({max(1, asked.tuning_variants // 4), asked.tuning_variants}):
         jobs = [
@@ -167,7 +174,7 @@ def compare(asked: Namespace, runs: Callable[[list[Job]], list[dict[str, Any]]])
         title = f"{FAMILIES[family]}, {asked.variants} variants, {asked.updates or usual} updates, {batch}"
         headings = (
             "method",
-            "rate",
+            "rate or target",
             "mean return over the updates",
             f"minus {reference}",
             "of its gain",

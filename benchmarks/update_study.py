@@ -255,14 +255,15 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
     families = {name: changed(base, **LOOPS[name]) for name in wanted}
     size = own.config.search.block_size or base.block_size
 
-    def warm(mdp: Any) -> None:
-        """Compile, side by side for all loops."""
-        mdp = replace(mdp, block_size=size)
+    def warm(mdp: Any, twins: int) -> None:
+        """Compile the program of the search (two twins of each pair) or of the test."""
+        mdp = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * size)
         learners = mdp.begin(mdp.tasks(0, Stream.TRAIN, 0))
-        mdp.advance(learners, jnp.tile(base.space.from_unit(jnp.full((1, base.space.num_coordinates), 0.5)), (size, 1)))
+        middle = base.space.from_unit(jnp.full((1, base.space.num_coordinates), 0.5))
+        mdp.advance(learners, jnp.tile(middle, (twins * size, 1)))
 
-    with ThreadPoolExecutor(len(families)) as pool:
-        list(pool.map(warm, families.values()))
+    with ThreadPoolExecutor(2 * len(families)) as pool:  # all loops side by side
+        list(pool.map(warm, [*families.values()] * 2, [1] * len(families) + [2] * len(families)))
     found = mixed(asked, own, [*families.values()], tracker)
     controllers: dict[str, Any] = {
         "fixed": Usual(rate),
@@ -275,7 +276,7 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
     results = {}
     for name, mdp in families.items():
         methods = [Method(each, mdp.rule, control, space=mdp.space) for each, control in controllers.items()]
-        how = {"seed": run.config.seed, "num_updates": settings.num_updates, "num_tasks": settings.num_tasks}
+        how = {"seed": run.config.seed, "num_updates": settings.num_updates, "num_tasks": min(256, settings.num_tasks)}
         sized = replace(mdp, block_size=size)
         results[name] = scores_of(compare(methods, sized, tracker=tracker, **how), LOOPS[name].get("rewards", 1.0))
     return {"loops": results, "rate": rate, "cost": {"search_steps": found["feedback"][1].steps}}

@@ -46,9 +46,11 @@ class Curve(BaseCallback):
 
 class KLAdaptive(BaseCallback):
     """Adapt the rate before every gradient step as rsl_rl does: by a factor of 1.5 up or down, where the divergence of the
-    minibatch from the policy that sampled it is below half or above twice its target of 0.01."""
+    minibatch from the policy that sampled it is below half or above twice its target."""
 
-    rate = FIRST
+    def __init__(self, target: float = TARGET, largest: float = LARGEST) -> None:
+        super().__init__()
+        self.target, self.largest, self.rate = target, largest, FIRST
 
     def _init_callback(self) -> None:
         algorithm: Any = self.model
@@ -63,10 +65,10 @@ class KLAdaptive(BaseCallback):
             found = evaluate(*given)
             log_ratio = found[1].detach() - self.minibatch.old_log_prob
             divergence = float((log_ratio.exp() - 1.0 - log_ratio).mean())
-            if divergence > 2.0 * TARGET:
+            if divergence > 2.0 * self.target:
                 self.rate = max(SMALLEST, self.rate / FACTOR)
-            elif 0.0 < divergence < TARGET / 2.0:
-                self.rate = min(LARGEST, self.rate * FACTOR)
+            elif 0.0 < divergence < self.target / 2.0:
+                self.rate = min(self.largest, self.rate * FACTOR)
             for group in policy.optimizer.param_groups:
                 group["lr"] = self.rate
             return found
