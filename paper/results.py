@@ -163,16 +163,16 @@ def claims_table(rows: Sequence[Row]) -> Table:
     """Return a row for each claim, with the effects of all seeds and the command of the first."""
     cells = []
     for row in rows:
-        first, effects = row[0], "; ".join(f"**{outcome.measured()}**" for outcome in row)
+        first, effects = row[0], "; ".join(outcome.measured() for outcome in row)
         text = f"{first.quantity}: {effects}"
         if len({outcome.quantity for outcome in row}) > 1:
-            text = "; ".join(f"{outcome.quantity}: **{outcome.measured()}**" for outcome in row)
+            text = "; ".join(f"{outcome.quantity}: {outcome.measured()}" for outcome in row)
         if len(row) == 1 and first.detail:
             text += f"; {first.detail}"
         text += f"; {needed}" if overall(row) == "not distinguishable" and (needed := _would_decide(row)) else ""
         num = f"{len(row)} x {first.num}" if len(row) > 1 else str(first.num)
-        judged, command = f"**{overall(row)}**", f"`{first.command}`"
-        cells.append((first.id, first.environment, first.claim, text, f"{num} {first.counted}", judged, command))
+        judged = overall(row), first.command
+        cells.append((first.id, first.environment, first.claim, text, f"{num} {first.counted}", *judged))
     return Table(_HEADER, cells)
 
 

@@ -110,7 +110,7 @@ def test_seeds_stand_side_by_side():
     found = [seen(1, HOLDS, "N = 2"), seen(2, HOLDS, "N = 3"), seen(3, OPEN, "N = 2")]
     (row,) = by_claim(found)  # what a claim names may differ between seeds
     assert overall(row) == HOLDS
-    assert claims_table([row]).rows[0][3:6] == ("effect: **1**; **2**; **3**", "3 x 9 tasks", "**holds**")
+    assert claims_table([row]).rows[0][3:6] == ("effect: 1; 2; 3", "3 x 9 tasks", "holds")
     assert overall([*row, seen(4, FAILS)]) == overall([seen(1, HOLDS), seen(2, OPEN)]) == OPEN
     facts = [seen(1, HOLDS, "a", fact=True), seen(2, FAILS, "b", fact=True), seen(2, FAILS, "a", fact=True)]
     assert [[outcome.effect for outcome in row] for row in by_claim(facts)] == [[1, 2], [2]]
