@@ -1,15 +1,14 @@
 """The card of the model: families, loops, scores and limits."""
 
-from pathlib import Path
 from typing import Any
 
 from metastep import SearchedModel
 from metastep.experiments.publishing import range_tables
+from metastep.experiments.searching import storage
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from pretraining.rates import Rate
-from pretraining.recipe import Plan
-from pretraining.score import Scores, tables
-from pretraining.work import write_bytes
+from pretraining.score import Scores, read_scores, tables
+from pretraining.work import Work
 
 _LIMITS = (
     "Searched in simulation, on small networks and short budgets: hundreds of updates at most. Loops far from those above, other"
@@ -17,9 +16,9 @@ _LIMITS = (
 )
 
 
-def write_card(path: Path, model: SearchedModel, plan: Plan, scores: Scores | None, command: str) -> None:
-    """Write card.md beside the model; `metastep publish` adds the checksum."""
-    record = model.record
+def write_card(work: Work, command: str, model: SearchedModel, scores: Scores | None = None) -> None:
+    """Write card.md beside the model, with the scores that are known; `metastep publish` adds the checksum."""
+    record, scores = model.record, scores or read_scores(work.folder, model)
     setting, known = record.setting, record.configuration
     universal = Rate(**known["universal_rate"])
     parts: list[Part] = [Heading("Trained on"), Table(*_families(setting["families"], known))]
@@ -27,7 +26,7 @@ def write_card(path: Path, model: SearchedModel, plan: Plan, scores: Scores | No
     levels = ", ".join(f"{each.level} {each.score:.3f} (error {each.error:.2g})" for each in record.validation)
     made = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}: a {record.level}."
     why = f"Shares of the gain of the universal rate ({universal}) on the selection families: {levels}."
-    parts += [Paragraph(f"{made} {why}"), *(tables(scores, plan.test_tasks) if scores is not None else [])]
+    parts += [Paragraph(f"{made} {why}"), *(tables(scores, work.plan.test_tasks) if scores is not None else [])]
     parts += range_tables(record, [*zip(record.names, record.low, record.high, record.scales, strict=True)])
     parts += [Heading("Limits"), Paragraph(_LIMITS), Heading("Made by"), Command(command)]
     versions = dict(sorted(record.versions.items()))
@@ -36,7 +35,7 @@ def write_card(path: Path, model: SearchedModel, plan: Plan, scores: Scores | No
     parts += [Paragraph(f"Simulated on {device}, with {listed}.")]
     num = len(setting["families"])
     about = f"Proposes all hyperparameters of PPO's updates, in loops of your own; trained on {num} families."
-    write_bytes(path / "card.md", to_markdown(Document("ppo", about, parts), "").encode())
+    storage.write_atomically(work.folder.path / "card.md", to_markdown(Document("ppo", about, parts), "").encode())
 
 
 def _families(families: dict[str, Any], known: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

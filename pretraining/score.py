@@ -1,203 +1,180 @@
 """The final test of a model, on families that took no part in anything else, and scores against the number of families.
 
-Both in shares of what the universal schedule of the rate gains: `python -m pretraining score`.
+`python -m pretraining score` does the final test first: each of ten families takes two blocks to tune its own rate and four to
+compare. On one H200, whose programs take 2 min to compile, these 60 blocks of 256 learners take 2.2 min. Then it searches the
+level that was selected with fewer families, 12 generations for each number: four times 64 blocks of search and selection and 10
+of the test, 11 min, and where it is feedback, whose features are observed first, 1.4 min more. Every family, generation and
+number is kept once it is done.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metastep import SearchedModel, Tracker
+from metastep import InputError, SearchedModel, load_model
 from metastep.evaluation.intervals import mean_interval
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import run_plans
 from metastep.report.document import Heading, Paragraph, Part, Table, write_picture
 from metastep.report.figures import alone, points
 from metastep.search import Searched
+from metastep.search.evolution import finite
 from pretraining import rates
 from pretraining.rates import GRID, Rate, Rates
-from pretraining.recipe import Plan, block_of, open_plan, train, tune_rates, with_clock
-from pretraining.work import Ahead, Clock, Folder
+from pretraining.recipe import Mdps, block_of, open_plan, references, search_levels
+from pretraining.work import Ahead, Folder, Work, for_all
 
-Numbers = NDArray[np.float64]
+METHODS = ("idle", "universal", "own", "model")
+Lead = tuple[float, float, float]  # mean, and the ends of its 95 % interval over tasks
 
 
 class Row(NamedTuple):
-    """A family of the final test: differences of the model, with the ends of 95 % intervals over tasks."""
+    """A family of the final test: leads of the model in shares of the larger gain of the two schedules."""
 
     family: str
     loop: str
-    own_rate: Rate
-    over_universal: tuple[float, float, float]  # mean, low, high; shares of the universal schedule's gain
-    over_own: tuple[float, float, float]
-    returns: tuple[float, float, float, float]  # mean scores without learning, of both schedules and of the model
+    own_rate: str
+    over_universal: Lead
+    over_own: Lead
+    returns: tuple[float, ...]  # mean scores without learning, of both schedules and of the model
 
 
 class Scores(NamedTuple):
-    """The final test, and mean leads over the universal schedule by the number of search families."""
+    """The final test, and leads over the universal schedule by the number of search families."""
 
     rows: list[Row]
     universal: Rate
-    by_number: dict[int, list[float]]  # one lead for each test family
+    by_number: dict[int, list[float]]  # one lead for each test family, cut off as other shares are
 
 
-def score_all(folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Tracker) -> tuple[SearchedModel, Scores]:
-    """Train the model if it is not there, test it, and do the same with fewer families; a stopped call goes on."""
-    model = train(folder, plan, seed, clock, tracker)
-    mdps = {name: plan.mdp(name) for name in plan.test}
+def score_all(work: Work, report: Any = lambda *_: None) -> Scores:
+    """Test the model, then search with fewer families; `report` is called with what is known after each of them."""
+    file = work.folder.path / "model.safetensors"
+    if not file.exists():
+        raise InputError(f"--out: {work.folder.path} has no model yet; run `python -m pretraining train` first.")
+    model: Any = load_model(file)
+    plan, scores = work.plan, Scores([], Rate(**model.record.configuration["universal_rate"]), {})
+    mdps = plan.mdps(plan.test)
     mdps = {name: replace(mdp, block_size=max(plan.test_tasks, mdp.block_size)) for name, mdp in mdps.items()}
     with Ahead(mdps.values()):
-        known = test(folder, mdps, plan, seed, model, clock, tracker)
-        universal = _universal(model)
-        rows = [row_of(name, plan, known[name]) for name in mdps]
-        by_number = {len(plan.search): [row.over_universal[0] for row in rows]}
-        order = np.random.default_rng(seed).permutation(len(plan.search))
+        known = final_test(work, mdps, model, scores.universal)
+        scores = scores._replace(rows=[row_of(name, plan, known[name]) for name in mdps])
+        keep(work, scores, model, report)
         for number in plan.sizes:
-            if number >= len(plan.search):
-                continue
-            fewer = replace(plan, search=tuple(plan.search[index] for index in order[:number]), sizes=())
-            inside = open_plan(folder.path / f"families-{number}", fewer, seed)
-            other = train(inside, fewer, seed, clock, tracker, folder)
-            found = run_all(inside, mdps, {"model": Searched(model=other)}, seed, clock, tracker)
-            leads = []
-            for name in mdps:
-                idle, reached = (np.array(known[name][which]) for which in ("idle", "universal"))
-                leads.append(float((np.array(found[name]["model"]) - reached).mean() / _unit(idle, reached)))
-            by_number[number] = leads
-    scores = Scores(rows, universal, dict(sorted(by_number.items())))
-    draw(folder, scores)
-    folder.write("scores", {"rows": [row._asdict() for row in rows], "by_number": [*scores.by_number.items()]})
-    return model, scores
+            if number < len(plan.search):
+                leads = with_fewer(work, number, model.record.level, mdps, known, scores.universal)
+                scores = scores._replace(by_number=scores.by_number | {number: leads})
+                keep(work, scores, model, report)
+    return scores
 
 
-def _universal(model: SearchedModel) -> Rate:
-    return Rate(**model.record.configuration["universal_rate"])
+def keep(work: Work, scores: Scores, model: SearchedModel, report: Any) -> None:
+    """Write what is known so far: the scores, the figure and what `report` adds."""
+    known = {"rows": [row._asdict() for row in scores.rows], "by_number": [*scores.by_number.items()]}
+    work.folder.write("scores", {"model": model.fingerprint, **known})
+    if scores.by_number:
+        how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
+        panel = points("", np.array([*scores.by_number.values()]), [*scores.by_number], **how)
+        caption = "Mean lead on the families of the final test, in shares of a tuned rate's gain; 95 % over families."
+        write_picture(alone("families", caption, panel), work.folder.path)
+    report(model, scores)
 
 
-def test(
-    folder: Folder,
-    mdps: Mapping[str, ActorCriticMDP],
-    plan: Plan,
-    seed: int,
-    model: SearchedModel,
-    clock: Clock,
-    tracker: Tracker,
-) -> dict[str, dict[str, Any]]:
-    """Return the scores of all methods on the test tasks, by family and method, and the family's own best schedule."""
-    tuned = tune_rates(folder, mdps, plan, seed, clock, tracker)
-    best = {name: rates.best_rate(scores) for name, scores in tuned.items()}
-    found: dict[str, dict[str, Any]] = {}
-    for name, mdp in mdps.items():
-        methods = {"idle": rates.IDLE, "universal": _universal(model), "own": GRID[best[name]]}
-        controllers: dict[str, Any] = {method: Rates([rate]) for method, rate in methods.items()}
-        controllers["model"] = Searched(model=model)
-        found |= run_all(folder, {name: mdp}, controllers, seed, clock, tracker)
-        found[name] |= {"own_rate": best[name]}
-    return found
-
-
-def run_all(
-    folder: Folder,
-    mdps: Mapping[str, ActorCriticMDP],
-    controllers: Mapping[str, Any],
-    seed: int,
-    clock: Clock,
-    tracker: Tracker,
-) -> dict[str, dict[str, Any]]:
-    """Run controllers on the same test tasks of each family; every family is kept once it is done."""
-    missing = {name: mdp for name, mdp in mdps.items() if folder.read(f"test/{name}") is None}
+def final_test(work: Work, mdps: Mdps, model: SearchedModel, universal: Rate) -> dict[str, dict[str, Any]]:
+    """Return the scores of all methods on the same test tasks, by family and method, and the family's own best schedule."""
+    folder, plan, name_of = work.folder, work.plan, f"test-{model.fingerprint[:12]}/{{}}".format
+    missing = {name: mdp for name, mdp in mdps.items() if folder.read(name_of(name)) is None}
 
     def keeping(name: str, mdp: ActorCriticMDP) -> Any:
-        ran = yield [block_of(mdp, controller, seed, Stream.TEST) for controller in controllers.values()]
-        scores = np.stack([rates.curve_scores(one, mdp) for one in ran])
-        folder.write(f"test/{name}", dict(zip(controllers, rates.finite(scores).tolist(), strict=True)))
+        tuned = yield from rates.trying(mdp, work.seed, plan.tuning_tasks)
+        own = GRID[rates.best_rate(tuned)]
+        controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), Searched(model=model)]
+        ran = yield [block_of(mdp, each, work.seed, Stream.TEST) for each in controllers]
+        scores = finite(np.stack([rates.curve_scores(one, mdp) for one in ran]))[:, : plan.test_tasks]
+        folder.write(name_of(name), {"own_rate": str(own), **dict(zip(METHODS, scores.tolist(), strict=True))})
 
-    if missing:
-        what = next(iter(missing)) if len(missing) == 1 else f"{len(missing)} families"
-        with tracker.stage(f"test {what}", len(missing) * len(controllers), "blocks") as stage:
-            run_plans([keeping(*each) for each in missing.items()], partial(with_clock, stage, clock))
-    return {name: folder.read(f"test/{name}") for name in mdps}
-
-
-def _unit(idle: Numbers, reached: Numbers) -> float:
-    return rates.reference(np.stack([idle, reached]), 1)[1]
+    blocks = sum(rates.num_blocks(mdp, plan.tuning_tasks) + len(METHODS) for mdp in missing.values())
+    work.run("final test", [keeping(*each) for each in missing.items()], blocks)
+    return {name: folder.read(name_of(name)) for name in mdps}
 
 
-def row_of(name: str, plan: Plan, found: Mapping[str, Any]) -> Row:
+def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, universal: Rate) -> list[float]:
+    """Search one level with the first so many families of the plan; return its leads on all families of the test."""
+    plan = replace(work.plan, search=work.plan.search[:number], levels=(level,), generations=work.plan.size_generations)
+    inside = work._replace(folder=open_plan(work.folder.path / f"families-{number}", plan, work.seed), plan=plan)
+    if (leads := inside.folder.read("leads")) is None:
+        population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
+        worth = references(work, plan.selection, GRID.index(universal))
+        with Ahead((judges | population).values()) as ahead:
+            network, course = search_levels(inside, population, judges, worth, ahead, is_whole=True)[level]
+
+        def testing() -> Any:
+            controllers = {name: for_all(mdp, network, course.best) for name, mdp in mdps.items()}
+            ran = yield [block_of(mdps[name], each, work.seed, Stream.TEST) for name, each in controllers.items()]
+            each = zip(mdps.items(), ran, strict=True)
+            return {name: rates.curve_scores(one, mdp)[: plan.test_tasks] for (name, mdp), one in each}
+
+        (ran,) = inside.run(f"test with {number} families", [testing()], len(mdps))
+        leads = inside.folder.write("leads", [rates.share(own, *_reference(known[name])) for name, own in ran.items()])
+    return leads
+
+
+def _reference(known: Any) -> tuple[float, float]:
+    """Return the mean score of the universal schedule, and the larger gain of the two schedules."""
+    idle, *both = (np.array(known[name]) for name in METHODS[:3])
+    return float(both[0].mean()), rates.reference(np.stack([idle, max(both, key=np.mean)]), 1)[1]
+
+
+def row_of(name: str, plan: Any, known: Any) -> Row:
     """Return the row of a family."""
-    own_rate = GRID[found["own_rate"]]
-    scores = {method: np.array(found[method])[: plan.test_tasks] for method in ("idle", "universal", "own", "model")}
-    unit = _unit(scores["idle"], scores["universal"])
-    leads = np.stack([scores["model"] - scores[other] for other in ("universal", "own")]) / unit
-    low, high = mean_interval(leads)
-    over = [
-        (float(mean), float(one), float(other)) for mean, one, other in zip(leads.mean(axis=1), low, high, strict=True)
-    ]
-    means = (float(scores[method].mean()) for method in ("idle", "universal", "own", "model"))
-    return Row(name, plan.loop(name), own_rate, over[0], over[1], tuple(means))  # type: ignore[arg-type]
+    scores = {method: np.array(known[method]) for method in METHODS}
+    leads = np.stack([scores["model"] - scores[other] for other in METHODS[1:3]]) / _reference(known)[1]
+    over: Any = [tuple(map(float, each)) for each in zip(leads.mean(axis=1), *mean_interval(leads), strict=True)]
+    means = tuple(float(own.mean()) for own in scores.values())
+    return Row(name, plan.loop_of[name], known["own_rate"], over[0], over[1], means)
 
 
-def draw(folder: Folder, scores: Scores) -> None:
-    """Draw the mean lead over the universal schedule against the number of search families."""
-    numbers = [*scores.by_number]
-    values = np.array([scores.by_number[number] for number in numbers])
-    how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
-    panel = points("", values, numbers, **how)
-    caption = "Mean lead on the families of the final test, in shares of the universal rate's gain; 95 % over families."
-    write_picture(alone("families", caption, panel), folder.path)
+def lines(scores: Scores) -> list[tuple[str, ...]]:
+    """Return the cells of every family."""
 
+    def shown(lead: Lead) -> str:
+        return f"{lead[0]:+.3f} ({lead[1]:+.3f} to {lead[2]:+.3f})"
 
-def _interval(numbers: tuple[float, float, float]) -> str:
-    mean, low, high = numbers
-    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
+    return [(r.family, r.loop, shown(r.over_universal), shown(r.over_own), r.own_rate) for r in scores.rows]
 
 
 def tables(scores: Scores, num_tasks: int) -> list[Part]:
     """Return what a card says of the final test."""
-    rows = scores.rows
-    wins = [
-        sum(lead[1] > 0.0 for lead in column)
-        for column in zip(*((r.over_universal, r.over_own) for r in rows), strict=True)
-    ]
-    losses = [
-        sum(lead[2] < 0.0 for lead in column)
-        for column in zip(*((r.over_universal, r.over_own) for r in rows), strict=True)
-    ]
+    pairs = np.array([(row.over_universal, row.over_own) for row in scores.rows])
+    wins, losses = (pairs[..., 1] > 0.0).sum(axis=0), (pairs[..., 2] < 0.0).sum(axis=0)
     text = (
-        f"{num_tasks} tasks of each of {len(rows)} families of other classes. Leads are shares of the gain of the universal rate"
-        f" ({scores.universal}), with 95 % intervals over tasks. Above 0 on {wins[0]} families (below on {losses[0]}) and, over"
-        f" the family's own tuned rate, on {wins[1]} (below on {losses[1]})."
+        f"{num_tasks} tasks of each of {len(pairs)} families of other classes. Leads are shares of the gain of the universal rate"
+        f" ({scores.universal}) or of the family's own tuned rate, the larger one, with 95 % intervals over tasks. Above 0 on"
+        f" {wins[0]} families (below on {losses[0]}) and, over the family's own tuned rate, on {wins[1]} (below on {losses[1]})."
     )
-    body = [(r.family, r.loop, _interval(r.over_universal), _interval(r.over_own), str(r.own_rate)) for r in rows]
-    head = ("family", "loop", "over the universal rate", "over its own tuned rate", "its own rate")
-    parts: list[Part] = [Heading("Final test"), Paragraph(text), Table(head, body)]
+    head: tuple[str, ...] = ("family", "loop", "over the universal rate", "over its own tuned rate", "its own rate")
+    parts: list[Part] = [Heading("Final test"), Paragraph(text), Table(head, lines(scores))]
     by_number = [(str(number), f"{np.mean(leads):+.3f}") for number, leads in scores.by_number.items()]
-    return [*parts, Table(("families in the search", "mean lead over the universal rate"), by_number, (0, 1))]
+    about = "The same level, searched for fewer generations with the first families of the list:"
+    head = ("families in the search", "mean lead over the universal rate")
+    return [*parts, Paragraph(about), Table(head, by_number, (0, 1))] if by_number else parts
 
 
 def print_scores(scores: Scores) -> None:
     """Print a line for each family, and the means by the number of search families."""
-    for row in scores.rows:
-        print(f"{row.family} ({row.loop}): over the universal rate {_interval(row.over_universal)}, ", end="")
-        print(f"over its own ({row.own_rate}) {_interval(row.over_own)}")
+    for family, loop, universal, own, rate in lines(scores):
+        print(f"{family} ({loop}): over the universal rate {universal}, over its own ({rate}) {own}")
     for number, leads in scores.by_number.items():
         print(f"{number} families in the search: mean lead over the universal rate {np.mean(leads):+.3f}")
 
 
 def read_scores(folder: Folder, model: SearchedModel) -> Scores | None:
-    """Return the scores of a folder, if there are any."""
-    found = folder.read("scores")
-    if found is None:
+    """Return the scores of a folder, if there are any of this model."""
+    if (found := folder.read("scores")) is None or found["model"] != model.fingerprint:
         return None
-    rows = []
-    for row in found["rows"]:
-        known: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
-        }
-        rows.append(Row(**known | {"own_rate": Rate(*row["own_rate"])}))
-    return Scores(rows, _universal(model), {int(number): leads for number, leads in found["by_number"]})
+    kept: Any = (
+        {name: tuple(own) if isinstance(own, list) else own for name, own in row.items()} for row in found["rows"]
+    )
+    universal = Rate(**model.record.configuration["universal_rate"])
+    return Scores([Row(**row) for row in kept], universal, {int(number): own for number, own in found["by_number"]})

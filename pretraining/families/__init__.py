@@ -25,7 +25,7 @@ from pretraining.families.tables import Bandit, ContinuousBandit, Queues, River,
 class Setting(NamedTuple):
     """A family, how it is varied, and how long and at what discount it is played."""
 
-    family: Callable[..., Env]
+    family: type[Any]
     horizon: int
     discount: float = 0.99
     wrappers: tuple[Callable[[Any], Env], ...] = ()  # the innermost first

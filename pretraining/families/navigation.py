@@ -21,8 +21,20 @@ def moved(cell: Cell, move: Array) -> tuple[Array, Array]:
     return jnp.clip(column, 0.0, SIZE - 1.0), jnp.clip(row, 0.0, SIZE - 1.0)
 
 
+class _OnGrid(Family):
+    """Starts in any cell of a grid of 7 x 7 cells, and sees it."""
+
+    num_choices, reset_noise, num_observations = 4, 2, 2
+
+    def reset(self, context: Context, noise: Scalars) -> Cell:
+        return Cell(cell_of(noise[0], SIZE), cell_of(noise[1], SIZE), jnp.float32(0.0))
+
+    def observe(self, context: Context, state: State) -> Scalars:
+        return centred(state.column, SIZE), centred(state.row, SIZE)
+
+
 @dataclass(frozen=True)
-class Grid(Family):
+class Grid(_OnGrid):
     """Move left (0), right (1), down (2) or up (3) on 7 x 7 cells; every step pays -1, and reaching the goal 0, which ends.
 
     With the probability `slip` the move is another one, each as likely. The goal is not seen.
@@ -30,13 +42,7 @@ class Grid(Family):
 
     context_space: ContextSpace = ContextSpace(("goal_column", "goal_row", "slip"), (0.0, 0.0, 0.0), (6.0, 6.0, 0.3))
 
-    name, num_choices, num_observations, reset_noise, step_noise = "grid", 4, 2, 2, 1
-
-    def reset(self, context: Context, noise: Scalars) -> Cell:
-        return Cell(cell_of(noise[0], SIZE), cell_of(noise[1], SIZE), jnp.float32(0.0))
-
-    def observe(self, context: Context, state: State) -> Scalars:
-        return centred(state.column, SIZE), centred(state.row, SIZE)
+    name, step_noise = "grid", 1
 
     def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
         chance = to_uniform(noise[0], 0.0, 1.0)
@@ -47,8 +53,8 @@ class Grid(Family):
 
 
 @dataclass(frozen=True)
-class Key(Grid):
-    """The same moves without slips: the exit pays 1 and ends, once the cell of the key was visited.
+class Key(_OnGrid):
+    """Move as on a grid, without slips: the exit pays 1 and ends, once the cell of the key was visited.
 
     Args:
         cost: what every step costs.
@@ -59,7 +65,7 @@ class Key(Grid):
     )
     cost: float = 0.0
 
-    name, num_observations, step_noise = "key", 7, 0
+    name, num_observations = "key", 7
 
     def observe(self, context: Context, state: State) -> Scalars:
         """The cell, whether it has the key, and where key and exit are from here."""

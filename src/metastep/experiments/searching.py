@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metastep._core import storage
+from metastep._core import storage as storage
 from metastep._core.errors import InputError, shown
 from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, Method
