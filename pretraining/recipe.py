@@ -123,7 +123,7 @@ class Plan:
 
 def _kinds(name: str) -> set[type]:
     """Return the class of a family, and those that it is derived from."""
-    return {kind for kind in SETTINGS[name].family.__mro__ if "context_space" in vars(kind)}
+    return {kind for kind in SETTINGS[name].family.__mro__ if "name" in vars(kind)}
 
 
 _CLASSES = {kind for name in _SELECTION for kind in _kinds(name)}

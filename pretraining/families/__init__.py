@@ -13,12 +13,10 @@ from metastep import InputError
 from metastep.envs import Acrobot, CartPoleV1, Env, MountainCar, Pendulum, register
 from pretraining import wrappers as w
 from pretraining.families.games import Asterix, Breakout, Catch, Freeway, Pursuit
-from pretraining.families.lander import Lander
-from pretraining.families.motion import Beam, Integrator, Springs, Swing, TwoPoles
+from pretraining.families.motion import Beam, Integrator, Reacher, Springs, Swing, TwoPoles
 from pretraining.families.navigation import Door, Grid, Key, Room
-from pretraining.families.reacher import Reacher
 from pretraining.families.robots import Hopper, Runner, Swimmer, Walker, Worm
-from pretraining.families.systems import Car, DiscreteNetwork, Drone, Prey, RandomNetwork, Stock, Tanks
+from pretraining.families.systems import Car, DiscreteNetwork, Drone, Lander, Prey, RandomNetwork, Stock, Tanks
 from pretraining.families.tables import Bandit, ContinuousBandit, Queues, River, Tabular
 
 

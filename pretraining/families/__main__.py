@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -37,19 +38,17 @@ def play(env: Env, horizon: int, num: int = EPISODES, seed: int = 0) -> Played:
         return tuple(jax.random.uniform(key, (env.num_actions,), minval=low, maxval=high))
 
     def episode(context: Array, key: Array) -> tuple[Array, Array, Array]:
-        task = space.unpack(context)
-
-        def step(carry: tuple[Any, ...], key: Array) -> tuple[tuple[Any, ...], None]:
-            state, alive, paid, length = carry
+        def step(carry: Any, key: Array) -> tuple[Any, None]:
+            (state, paid, length), alive = carry
             chosen, moved = jax.random.split(key)
             after = env.step(task, state, draw(chosen), tuple(jax.random.normal(moved, (env.step_noise,))))
-            state = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after.state, state)
-            paid = paid + jnp.where(alive, after.reward, 0.0)
-            return (state, alive & ~after.terminated, paid, length + alive.astype(jnp.int32)), None
+            new = after.state, paid + after.reward, length + 1
+            return (jax.tree.map(partial(jnp.where, alive), new, carry[0]), alive & ~after.terminated), None
 
+        task = space.unpack(context)
         first = env.reset(task, tuple(jax.random.normal(jax.random.fold_in(key, 1), (env.reset_noise,))))
-        start = first, jnp.bool_(True), jnp.float32(0.0), jnp.int32(0)
-        (_, alive, paid, length), _ = jax.lax.scan(step, start, jax.random.split(key, horizon))
+        start = (first, jnp.float32(0.0), jnp.int32(0)), jnp.bool_(True)
+        ((_, paid, length), alive), _ = jax.lax.scan(step, start, jax.random.split(key, horizon))
         return paid, length, ~alive
 
     tasks, keys = jax.random.split(jax.random.key(seed))
@@ -68,13 +67,11 @@ def main(names: list[str]) -> None:
     print(f"{'setting':20} seen  actions     return  (spread)   ends  steps  compiling  steps/s")
     for name in names or SETTINGS:
         env = build(name)
-        returns, lengths, ended, compiling, rate = play(env, SETTINGS[name].horizon)
-        choices = choices_of(env)
+        found, choices = play(env, SETTINGS[name].horizon), choices_of(env)
         actions = f"{env.num_actions} real" if choices is None else f"1 of {choices}"
-        paid = f"{returns.mean():10.4g} ({returns.std():8.3g})"
-        ends = f"{ended.mean():6.0%} {lengths.mean():6.0f}"
-        mark = "test" if name in TEST else ""
-        print(f"{name:20} {env.num_observations:4}  {actions:8} {paid} {ends} {compiling:8.1f} s {rate:8.2g} {mark}")
+        paid = f"{found.returns.mean():10.4g} ({found.returns.std():8.3g})"
+        ends = f"{found.ended.mean():6.0%} {found.lengths.mean():6.0f} {found.compiling:8.1f} s {found.rate:8.2g}"
+        print(f"{name:20} {env.num_observations:4}  {actions:8} {paid} {ends} {'test' if name in TEST else ''}")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,28 @@
 """Games on a small field, some of them after bsuite and MinAtar (Young and Tian, 2019), seen as a few numbers."""
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import jax.numpy as jnp
 
 from metastep.envs import Context, ContextSpace, Step, to_uniform
 from metastep.envs.base import State
-from pretraining.families.base import Family, Scalars, cell_of, centred
+from pretraining.families.base import Family, Scalars, cell_of, centred, tasks
 
 CatchState = namedtuple("CatchState", "ball height paddle")  # across from -1 to 1, and from 1 down to 0
+PursuitState = namedtuple("PursuitState", "x y other_x other_y")  # where both are, from -1 to 1
+SIZE, ROWS = 10, 3
+FULL = 2 ** (SIZE * ROWS) - 1  # one bit a brick; the topmost row of the field has none
+BreakoutState = namedtuple("BreakoutState", "paddle x y right down bricks")  # row 0 is on top; directions are -1 or 1
+ROAD, WIDTH = 8, 10.0  # lanes, and where cars come again
+FreewayState = namedtuple("FreewayState", "row cars")  # the walker's, from 0 to 9, and where the cars are from it
+LANES, EDGE = 6, 4.0
+AsterixState = namedtuple("AsterixState", "x lane places speeds treasures")  # by lane; speed 0 is nothing there
 
 
-@dataclass(frozen=True)
 class Catch(Family):
     """Move the paddle left (0), not at all (1) or right (2); the ball that reaches it pays 1, one that does not -1, and ends."""
 
-    context_space: ContextSpace = ContextSpace(
-        ("fall", "wind", "speed", "width"), (0.05, -0.03, 0.06, 0.1), (0.1, 0.03, 0.15, 0.25)
-    )
-
+    context_space: ContextSpace = tasks("fall 0.05 0.1, wind -0.03 0.03, speed 0.06 0.15, width 0.1 0.25")
     name, state, starts, num_choices = "catch", CatchState, ((-1.0, 1.0), 1.0, (-0.3, 0.3)), 3
 
     def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
@@ -31,18 +34,13 @@ class Catch(Family):
         return Step(CatchState(ball, height, paddle), reward, is_down)
 
 
-PursuitState = namedtuple("PursuitState", "x y other_x other_y")  # where both are, from -1 to 1
-
-
-@dataclass(frozen=True)
 class Pursuit(Family):
     """Stay (0) or run left (1), right (2), down (3) or up (4); a step pays minus the distance, a catch 5, which ends.
 
     The other one runs straight away, slower by the factor `pace`, and stumbles about.
     """
 
-    context_space: ContextSpace = ContextSpace(("speed", "pace", "stumble"), (0.08, 0.3, 0.0), (0.16, 0.8, 0.05))
-
+    context_space: ContextSpace = tasks("speed 0.08 0.16, pace 0.3 0.8, stumble 0 0.05")
     name, state, starts, num_choices = "pursuit", PursuitState, ((-0.9, 0.9),) * 4, 5
     num_observations, step_noise = 6, 2
 
@@ -60,12 +58,6 @@ class Pursuit(Family):
         return Step(after, jnp.where(far < 0.15, 5.0, -far), far < 0.15)
 
 
-SIZE, ROWS = 10, 3
-FULL = 2 ** (SIZE * ROWS) - 1  # one bit a brick; the topmost row of the field has none
-BreakoutState = namedtuple("BreakoutState", "paddle x y right down bricks")  # row 0 is on top; directions are -1 or 1
-
-
-@dataclass(frozen=True)
 class Breakout(Family):
     """Move left (0), not at all (1) or right (2); a brick that the ball hits pays 1, and a ball that is missed ends.
 
@@ -74,8 +66,7 @@ class Breakout(Family):
     all are gone.
     """
 
-    context_space: ContextSpace = ContextSpace(("skid", "reach"), (0.0, 0.0), (0.3, 2.0))
-
+    context_space: ContextSpace = tasks("skid 0 0.3, reach 0 2")
     name, num_choices, num_observations, reset_noise, step_noise = "breakout", 3, 5 + SIZE, 2, 1
 
     def reset(self, context: Context, noise: Scalars) -> State:
@@ -108,19 +99,13 @@ class Breakout(Family):
         return Step(BreakoutState(paddle, x, y, right, down, bricks), is_brick.astype(jnp.float32), is_low & ~is_caught)
 
 
-ROAD, WIDTH = 8, 10.0  # lanes, and where cars come again
-FreewayState = namedtuple("FreewayState", "row cars")  # the walker's, from 0 to 9, and where the cars are from it
-
-
-@dataclass(frozen=True)
 class Freeway(Family):
     """Go back (0), stay (1) or go ahead (2); the other side pays 1 and a car pays nothing, and both lead back to the start.
 
     Cars of neighbouring lanes differ in speed and direction. An episode has no end but its time limit.
     """
 
-    context_space: ContextSpace = ContextSpace(("speed", "phase", "length"), (0.3, 0.0, 0.5), (0.9, 6.0, 1.5))
-
+    context_space: ContextSpace = tasks("speed 0.3 0.9, phase 0 6, length 0.5 1.5")
     name, num_choices, num_observations, reset_noise = "freeway", 3, 1 + ROAD, ROAD
 
     def reset(self, context: Context, noise: Scalars) -> State:
@@ -140,21 +125,13 @@ class Freeway(Family):
         return Step(FreewayState(row, tuple(cars)), is_over.astype(jnp.float32), jnp.bool_(False))
 
 
-LANES, EDGE = 6, 4.0
-AsterixState = namedtuple(
-    "AsterixState", "x lane places speeds treasures"
-)  # of things by lane; speed 0 is nothing there
-
-
-@dataclass(frozen=True)
 class Asterix(Family):
     """Stay (0), move left (1), right (2), down (3) or up (4); a treasure pays 1 and is gone, an enemy ends the episode.
 
     In every step something may enter one lane, with the probability `rate` where the lane is empty, from either side.
     """
 
-    context_space: ContextSpace = ContextSpace(("speed", "rate", "treasures"), (0.2, 0.3, 0.3), (0.6, 0.8, 0.6))
-
+    context_space: ContextSpace = tasks("speed 0.2 0.6, rate 0.3 0.8, treasures 0.3 0.6")
     name, num_choices, num_observations, reset_noise, step_noise = "asterix", 5, 2 + 3 * LANES, 2, 4
 
     def reset(self, context: Context, noise: Scalars) -> State:

@@ -1,17 +1,18 @@
 """Find the way to a goal: on grids, through a door, round an obstacle; most rewards are sparse."""
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import Array
 
 from metastep.envs import Context, ContextSpace, Step, to_uniform
 from metastep.envs.base import State
-from pretraining.families.base import Family, Scalars, cell_of, centred, clipped
+from pretraining.families.base import Family, Scalars, cell_of, centred, clipped, tasks
 
 SIZE = 7
 Cell = namedtuple("Cell", "column row key")  # whole numbers from 0, and whether the key was found, 1 or 0
+Place = namedtuple("Place", "x y")  # from -1 to 1
+RoomState = namedtuple("RoomState", "x y x_speed y_speed")
 
 
 def moved(cell: Cell, move: Array) -> tuple[Array, Array]:
@@ -33,15 +34,13 @@ class _OnGrid(Family):
         return centred(state.column, SIZE), centred(state.row, SIZE)
 
 
-@dataclass(frozen=True)
 class Grid(_OnGrid):
     """Move left (0), right (1), down (2) or up (3) on 7 x 7 cells; every step pays -1, and reaching the goal 0, which ends.
 
     With the probability `slip` the move is another one, each as likely. The goal is not seen.
     """
 
-    context_space: ContextSpace = ContextSpace(("goal_column", "goal_row", "slip"), (0.0, 0.0, 0.0), (6.0, 6.0, 0.3))
-
+    context_space: ContextSpace = tasks("goal_column 0 6, goal_row 0 6, slip 0 0.3")
     name, step_noise = "grid", 1
 
     def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
@@ -52,7 +51,6 @@ class Grid(_OnGrid):
         return Step(Cell(column, row, state.key), jnp.where(is_there, 0.0, -1.0), is_there)
 
 
-@dataclass(frozen=True)
 class Key(_OnGrid):
     """Move as on a grid, without slips: the exit pays 1 and ends, once the cell of the key was visited.
 
@@ -60,11 +58,8 @@ class Key(_OnGrid):
         cost: what every step costs.
     """
 
-    context_space: ContextSpace = ContextSpace(
-        ("key_column", "key_row", "exit_column", "exit_row"), (0.0,) * 4, (SIZE - 1.0,) * 4
-    )
+    context_space: ContextSpace = tasks("key_column 0 6, key_row 0 6, exit_column 0 6, exit_row 0 6")
     cost: float = 0.0
-
     name, num_observations = "key", 7
 
     def observe(self, context: Context, state: State) -> Scalars:
@@ -81,10 +76,6 @@ class Key(_OnGrid):
         return Step(Cell(column, row, key), is_out.astype(jnp.float32) - self.cost, is_out)
 
 
-Place = namedtuple("Place", "x y")  # from -1 to 1
-
-
-@dataclass(frozen=True)
 class Door(Family):
     """Move by up to `speed` along each axis from the left room to a goal in the right one, which pays 1 and ends.
 
@@ -93,12 +84,11 @@ class Door(Family):
         dense: whether every step pays how much nearer the goal is than before, too.
     """
 
-    context_space: ContextSpace = ContextSpace(
-        ("door", "goal_x", "goal_y", "speed", "drift"), (-0.7, 0.3, -0.8, 0.1, -0.02), (0.7, 0.9, 0.8, 0.2, 0.02)
+    context_space: ContextSpace = tasks(
+        "door -0.7 0.7, goal_x 0.3 0.9, goal_y -0.8 0.8, speed 0.1 0.2, drift -0.02 0.02"
     )
     wall: bool = True
     dense: bool = False
-
     name, state, starts, num_actions, num_observations = "door", Place, ((-0.9, -0.1), (-0.9, 0.9)), 2, 4
 
     def observe(self, context: Context, state: State) -> Scalars:
@@ -120,10 +110,6 @@ class Door(Family):
         return Step(after, is_there.astype(jnp.float32) + nearer, is_there)
 
 
-RoomState = namedtuple("RoomState", "x y x_speed y_speed")
-
-
-@dataclass(frozen=True)
 class Room(Family):
     """Push the agent, which slides, from the left wall to a goal at the right wall, round a round obstacle.
 
@@ -131,10 +117,7 @@ class Room(Family):
     it, too. An episode ends within 0.1 of the goal.
     """
 
-    context_space: ContextSpace = ContextSpace(
-        ("goal", "obstacle", "radius", "power", "drag"), (-0.8, -0.4, 0.2, 1.0, 0.2), (0.8, 0.4, 0.4, 3.0, 1.0)
-    )
-
+    context_space: ContextSpace = tasks("goal -0.8 0.8, obstacle -0.4 0.4, radius 0.2 0.4, power 1 3, drag 0.2 1")
     name, state, starts, num_actions, num_observations = "room", RoomState, (-0.9, (-0.8, 0.8), 0.0, 0.0), 2, 6
 
     def observe(self, context: Context, state: State) -> Scalars:
