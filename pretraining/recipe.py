@@ -28,7 +28,8 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -159,8 +160,8 @@ def train(work: Work) -> SearchedModel:
     population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
     tuned = judges | {name: population[name] for name in plan.search[:: plan.tuned_every]}
     with Ahead((tuned | population).values()) as ahead:
-        universal = rates.universal_rate(tune_rates(work, tuned))
-        worth = references(work, plan.selection, universal)
+        universal = rates.universal_rate({name: tuned_rates(work, name, mdp) for name, mdp in tuned.items()})
+        worth = references(work, judges, universal)
         found = search_levels(work, population, judges, worth, ahead)
         shares, weights = judge(work, found, judges, worth)
         level, levels = select(shares)
@@ -182,24 +183,19 @@ def is_finished(model: SearchedModel, plan: Plan) -> bool:
     return bool(model.record.configuration["generations"] == ends)
 
 
-def tune_rates(work: Work, mdps: Mdps) -> dict[str, rates.Scores]:
-    """Return the scores (schedules, tasks) of all schedules of the rate for each family; each is kept once it is known."""
-    num, folder = work.plan.tuning_tasks, work.folder
-    missing = {name: mdp for name, mdp in mdps.items() if folder.read(f"rates/{name}") is None}
-
-    def keeping(name: str, mdp: ActorCriticMDP) -> Any:
-        scores = yield from rates.trying(mdp, work.seed, num)
-        folder.write(f"rates/{name}", scores.tolist())
-
-    plans = [keeping(name, mdp) for name, mdp in missing.items()]
-    work.run("rates", plans, sum(rates.num_blocks(mdp, num) for mdp in missing.values()))
-    return {name: np.array(folder.read(f"rates/{name}"), np.float64) for name in mdps}
+def tuned_rates(work: Work, family: str, mdp: ActorCriticMDP) -> rates.Scores:
+    """Return the scores (schedules, tasks) of all schedules of the rate for a family."""
+    num = work.plan.tuning_tasks
+    known = work.kept(
+        f"rates/{family}",
+        lambda: work.run("rates", rates.trying(mdp, work.seed, num), rates.num_blocks(mdp, num)).tolist(),
+    )
+    return np.array(known, np.float64)
 
 
-def references(work: Work, families: Sequence[str], universal: int) -> dict[str, Any]:
+def references(work: Work, judges: Mdps, universal: int) -> dict[str, Any]:
     """Return what scores of families are worth: their share of what the universal schedule gains."""
-    tuned = {name: np.array(work.folder.read(f"rates/{name}"), np.float64) for name in families}
-    ends = {name: rates.reference(scores, universal) for name, scores in tuned.items()}
+    ends = {name: rates.reference(tuned_rates(work, name, mdp), universal) for name, mdp in judges.items()}
     return {name: partial(rates.share, low=low, unit=unit) for name, (low, unit) in ends.items()}
 
 
@@ -211,51 +207,54 @@ def search_levels(
     work: Work, population: Mdps, judges: Mdps, worth: Mapping[str, Any], ahead: Ahead, is_whole: bool = False
 ) -> Found:
     """Search all levels, and keep every generation; return those that are there when the time is up, unless `is_whole`."""
-    plan, run = work.plan, work.folder
-    search, families, half = plan.search_settings(), [*population.values()], plan.learners // 2
+    search, families, half = work.plan.search_settings(), [*population.values()], work.plan.learners // 2
     held_out, found = [(mdp, worth[name]) for name, mdp in judges.items()], Found()
     how: Any = {"seed": work.seed, "num_validation": half, "held_out": held_out, "units": rates.task_units}
+    run: Any = work.folder  # of a run, the files of a search need what a folder has
 
-    def left(level: Level, at: int = 0) -> int:
+    def left(level: Level, at: int) -> int:
         return evolution.num_blocks(search, families, half, level, at, held_out)
+
+    def form(level: Level, simpler: Start | None) -> Any:  # that of feedback has to be simulated
+        return asdict(evolution.network_of(level, search, families, work.seed, simpler))
 
     def go_on(start: Start, until: int) -> Course:
         """Search a level until its mean of a generation was judged."""
-        level, judged = start.network.level, until - until % search.validate_every
+        level = start.network.level
 
         def reached(course: Course) -> Course:
             found[level] = start.network, course
-            if course.generation >= until and course.scores[-1][0] >= judged:
+            if course.generation >= until and course.scores[-1][0] >= until - until % search.validate_every:
                 raise _Paused
             return course
 
         def begun(_: Level, like: Any) -> Course | None:
-            content = searching.kept_course(run, level)  # type: ignore[arg-type]  # a folder has what it needs of a run
+            content = searching.kept_course(run, level)
             return None if content is None else reached(course_from(content.arrays, content.metadata, like))
 
         def keep(_: Level, course: Course) -> None:
-            searching.keep_course(run, level, course)  # type: ignore[arg-type]
+            searching.keep_course(run, level, course)
             reached(course)
-            work.clock.lap()
+            work.clock.check(work.clock.seconds(len(search.in_turn(families, 0))))  # for another generation
 
         at = {each: found[each][1].generation if each in found else 0 for each in search.levels}
-        blocks, later = left(level, at[level]) - left(level, until), sum(left(each, at[each]) for each in at)
+        work.announce(f"search {level}", sum(left(*each) for each in at.items()) + work.clock.reserve)
         ahead.prepare(start.network)
-        work.clock.start()
-        try:
+        with suppress(_Paused):
             planned = evolution.searching(families, search, start, files=Files(begun, keep), **how)
-            work.run(f"search {level}", [planned], blocks, later - blocks + work.clock.reserve)
-        except _Paused:
-            pass
+            work.run(f"search {level}", planned, left(level, at[level]) - left(level, until))
         return found[level][1]
 
     ends = {level: search.of_level(level) for level in sorted(search.levels, key=LEVELS.index)}
     starts, simpler = dict[Level, Start](), None
-    work.clock.reserve = 0 if is_whole else len(judges) * (1 + len(ends)) + len(population) + len(judges)
+    work.clock.reserve = 0 if is_whole else len(judges) * (2 + len(ends)) + len(population)
     try:
         for level, (own, branch, _) in ends.items():
-            network = _form(work, level, search, families, simpler)
-            starts[level] = Start(network, evolution.first_weights(network, work.seed, simpler), *_steps(simpler))
+            known: Any = work.kept(f"forms/{level}", partial(form, level, simpler))
+            known = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
+            network = Network(**known)
+            weights = evolution.first_weights(network, work.seed, simpler)
+            starts[level] = Start(network, weights, simpler.steps if simpler else 0.0)
             course = go_on(starts[level], min(branch, own.generations))
             simpler = Start(network, course.branch, course.branch_steps)
         for level in reversed(ends):
@@ -265,21 +264,6 @@ def search_levels(
             raise
     work.clock.reserve = 0
     return found
-
-
-def _steps(simpler: Start | None) -> tuple[float, ...]:
-    return () if simpler is None else (simpler.steps,)
-
-
-def _form(
-    work: Work, level: Level, search: Search, families: Sequence[ActorCriticMDP], simpler: Start | None
-) -> Network:
-    """Return the form of a level; that of feedback, which has to be simulated, is kept."""
-    if (known := work.folder.read(f"forms/{level}")) is None:
-        form = dataclasses.asdict(evolution.network_of(level, search, families, work.seed, simpler))
-        known = work.folder.write(f"forms/{level}", form)
-    known = {name: tuple(value) if isinstance(value, list | tuple) else value for name, value in known.items()}
-    return Network(**known)
 
 
 def block_of(mdp: ActorCriticMDP, controller: Any, seed: int, stream: Stream = Stream.VALIDATION) -> BlockRun:
@@ -294,31 +278,23 @@ def judge(
 
     The weights are the best of the search or, where it was stopped since that was selected, the last ones if these are better.
     """
-    shares, chosen = dict[Level, dict[str, float]](), dict[Level, Weights]()
+
+    def judged(level: Level, network: Network, rows: list[Weights]) -> Any:
+        found = []
+        for row in rows:
+            blocks = [block_of(mdp, for_all(mdp, network, row), work.seed) for mdp in judges.values()]
+            ran = zip(judges.items(), work.play(f"judge {level}", blocks), strict=True)
+            found.append({name: worth[name](rates.curve_scores(one, mdp)) for (name, mdp), one in ran})
+        return found
+
+    shares, weights = dict[Level, dict[str, float]](), dict[Level, Weights]()
     for level, (network, course) in found.items():
-        rows = [course.best] if course.generation in dict(course.scores) else [course.best, _last(course)]
-        known, digest = work.folder.read(f"levels/{level}"), [row.tolist() for row in rows]
-        if known is None or known["weights"] != digest:
-
-            def plan(network: Network = network, rows: list[Weights] = rows) -> Any:
-                ran = yield [
-                    block_of(mdp, for_all(mdp, network, row), work.seed) for row in rows for mdp in judges.values()
-                ]
-                each = iter(ran)
-                return [
-                    {name: worth[name](rates.curve_scores(next(each), mdp)) for name, mdp in judges.items()}
-                    for _ in rows
-                ]
-
-            (own,) = work.run(f"judge {level}", [plan()], len(rows) * len(judges))
-            known = work.folder.write(f"levels/{level}", {"weights": digest, "shares": own})
-        means = [np.mean([*own.values()]) for own in known["shares"]]
-        shares[level], chosen[level] = known["shares"][int(np.argmax(means))], rows[int(np.argmax(means))]
-    return shares, chosen
-
-
-def _last(course: Course) -> Weights:
-    return np.asarray(course.state.mean, np.float32)
+        last = [] if course.generation in dict(course.scores) else [np.asarray(course.state.mean, np.float32)]
+        rows = [course.best, *last]
+        own = work.kept(f"levels/{level}", partial(judged, level, network, rows), [row.tolist() for row in rows])
+        better = int(np.argmax([np.mean([*each.values()]) for each in own]))
+        shares[level], weights[level] = own[better], rows[better]
+    return shares, weights
 
 
 def select(shares: Shares) -> tuple[Level, tuple[LevelScore, ...]]:
@@ -334,34 +310,32 @@ def select(shares: Shares) -> tuple[Level, tuple[LevelScore, ...]]:
     return next(each.level for each in scores if each.score >= best - MARGIN), scores
 
 
-def ranges(work: Work, network: Network, weights: Weights, mdps: Mdps) -> tuple[list[float], list[float]]:
+def ranges(work: Work, network: Network, weights: Weights, mdps: Mdps) -> list[list[float]]:
     """Return the least and the largest number of every feature that a controller sees, over all families and their loops.
 
     Where the time is up, over those that are there, but at least one.
     """
     names, _ = places(next(iter(mdps.values())), network)
     if {*names} <= {BUDGET}:  # known without simulating
-        return [0.0] * len(names), [1.0] * len(names)
-    digest, found = weights.tolist(), list[Any]()
+        return [[0.0] * len(names), [1.0] * len(names)]
+    found = list[Any]()
 
     def observe(family: str) -> Any:
-        known = work.folder.read(f"ranges/{family}")
-        if known is None or known["weights"] != digest:
-            if not work.clock.fits() and found:
-                return None
-            mdp = mdps[family]
-            rows = evolution.observed(mdp, for_all(mdp, network, weights), names, work.seed, Stream.VALIDATION)
-            ends = {"low": rows.min(axis=0).tolist(), "high": rows.max(axis=0).tolist()}
-            known = work.folder.write(f"ranges/{family}", {"weights": digest, **ends})
-        return known
+        def ends() -> Any:
+            work.clock.check(0.0 if found else -np.inf)
+            controller = for_all(mdps[family], network, weights)
+            rows = evolution.observed(mdps[family], controller, names, work.seed, Stream.VALIDATION)
+            return rows.min(axis=0).tolist(), rows.max(axis=0).tolist()
+
+        with suppress(OutOfTime):
+            found.append(work.kept(f"ranges/{family}", ends, weights.tolist()))
 
     # Each needs a small program of its own: they compile side by side.
     with work.tracker.stage("ranges", len(mdps), "families") as stage, ThreadPoolExecutor(4) as pool:
-        for known in pool.map(observe, mdps):
-            found += [known] if known else []
+        for _ in pool.map(observe, mdps):
             stage.advance(1.0)
-    ends = [np.array([known[end] for known in found]) for end in ("low", "high")]
-    return ends[0].min(axis=0).tolist(), ends[1].max(axis=0).tolist()
+    low, high = zip(*found, strict=True)
+    return [np.min(low, axis=0).tolist(), np.max(high, axis=0).tolist()]
 
 
 def with_record(model: SearchedModel, plan: Plan, about: Mapping[str, Any]) -> SearchedModel:
@@ -370,21 +344,21 @@ def with_record(model: SearchedModel, plan: Plan, about: Mapping[str, Any]) -> S
     `setting` has `loops`, a list of tables, and `families`, a table of tables that name their loop; what all loops share, such
     as most options of the rule, is as in other records, and what differs is left out. `configuration` has the plan.
     """
-    families = {name: described(name, plan) for name in (*plan.search, *plan.selection)}
-    used, known = {own["loop"] for own in families.values()}, model.record.setting
-    listed = [loops.described(name, loop) for name, loop in plan.loops.items() if name in used]
-    differs = ("epochs", "minibatch_size", "gradient_steps")
-    setting = {name: known[name] for name in ("observation", "space")}
+    known, families = model.record.setting, dict[str, Any]()
+    for name in (*plan.search, *plan.selection):
+        env, choices = build(name), choices_of(build(name))
+        families[name] = {
+            "loop": plan.loop_of[name],
+            "use": "search" if name in plan.search else "selection",
+            "horizon": SETTINGS[name].horizon,
+            "discount": plan.loops[plan.loop_of[name]].discount or SETTINGS[name].discount,
+            "actions": "continuous" if choices is None else "discrete",
+            "num_actions": choices or env.num_actions,
+            "num_observations": env.num_observations,
+        }
+    used, differs = {own["loop"] for own in families.values()}, ("epochs", "minibatch_size", "gradient_steps")
+    setting = {name: known[name] for name in ("observation", "space")} | {"env": "several", "families": families}
     setting["rule"] = {name: value for name, value in known["rule"].items() if name not in differs}
-    setting |= {"env": "several", "families": families, "loops": listed}
+    setting["loops"] = [loops.described(name, loop) for name, loop in plan.loops.items() if name in used]
     record = dataclasses.replace(model.record, setting=setting, configuration={**about, "plan": plan.to_json()})
     return dataclasses.replace(model, record=record)
-
-
-def described(family: str, plan: Plan) -> dict[str, Any]:
-    """Return a family as a model's record has it."""
-    setting, loop, env = SETTINGS[family], plan.loop_of[family], build(family)
-    choices, use = choices_of(env), "search" if family in plan.search else "selection"
-    kind: Any = ("continuous", env.num_actions) if choices is None else ("discrete", choices)
-    found = {"loop": loop, "use": use, "horizon": setting.horizon, "actions": kind[0], "num_actions": kind[1]}
-    return found | {"discount": plan.loops[loop].discount or setting.discount, "num_observations": env.num_observations}

@@ -22,7 +22,7 @@ from metastep.search import Searched
 from metastep.search.evolution import finite
 from pretraining import rates
 from pretraining.rates import GRID, Rate, Rates
-from pretraining.recipe import Mdps, block_of, open_plan, references, search_levels
+from pretraining.recipe import Mdps, block_of, open_plan, references, search_levels, tuned_rates
 from pretraining.work import Ahead, Folder, Work, for_all
 
 METHODS = ("idle", "universal", "own", "model")
@@ -58,9 +58,13 @@ def score_all(work: Work, report: Any = lambda *_: None) -> Scores:
     mdps = plan.mdps(plan.test)
     mdps = {name: replace(mdp, block_size=max(plan.test_tasks, mdp.block_size)) for name, mdp in mdps.items()}
     with Ahead(mdps.values()):
-        known = final_test(work, mdps, model, scores.universal)
-        scores = scores._replace(rows=[row_of(name, plan, known[name]) for name in mdps])
-        keep(work, scores, model, report)
+        known: dict[str, Any] = {}
+        for name, mdp in mdps.items():
+            known[name] = final_test(work, name, mdp, model, scores.universal)
+            scores = scores._replace(rows=[row_of(name, plan, own) for name, own in known.items()])
+            keep(work, scores, model, report)
+        each = plan.size_generations * plan.families_at_once + 2 * len(plan.selection) + len(plan.test)
+        work.announce("with fewer families", len(plan.sizes) * each)
         for number in plan.sizes:
             if number < len(plan.search):
                 leads = with_fewer(work, number, model.record.level, mdps, known, scores.universal)
@@ -81,43 +85,41 @@ def keep(work: Work, scores: Scores, model: SearchedModel, report: Any) -> None:
     report(model, scores)
 
 
-def final_test(work: Work, mdps: Mdps, model: SearchedModel, universal: Rate) -> dict[str, dict[str, Any]]:
-    """Return the scores of all methods on the same test tasks, by family and method, and the family's own best schedule."""
-    folder, plan, name_of = work.folder, work.plan, f"test-{model.fingerprint[:12]}/{{}}".format
-    missing = {name: mdp for name, mdp in mdps.items() if folder.read(name_of(name)) is None}
+def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel, universal: Rate) -> dict[str, Any]:
+    """Return the scores of all methods on the same test tasks of a family, by method, and its own best schedule."""
+    own = GRID[rates.best_rate(tuned_rates(work, name, mdp))]
 
-    def keeping(name: str, mdp: ActorCriticMDP) -> Any:
-        tuned = yield from rates.trying(mdp, work.seed, plan.tuning_tasks)
-        own = GRID[rates.best_rate(tuned)]
+    def scores() -> Any:
         controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), Searched(model=model)]
-        ran = yield [block_of(mdp, each, work.seed, Stream.TEST) for each in controllers]
-        scores = finite(np.stack([rates.curve_scores(one, mdp) for one in ran]))[:, : plan.test_tasks]
-        folder.write(name_of(name), {"own_rate": str(own), **dict(zip(METHODS, scores.tolist(), strict=True))})
+        ran = work.play(f"test {name}", [block_of(mdp, each, work.seed, Stream.TEST) for each in controllers])
+        found = finite(np.stack([rates.curve_scores(one, mdp) for one in ran]))[:, : work.plan.test_tasks]
+        return {"own_rate": str(own), **dict(zip(METHODS, found.tolist(), strict=True))}
 
-    blocks = sum(rates.num_blocks(mdp, plan.tuning_tasks) + len(METHODS) for mdp in missing.values())
-    work.run("final test", [keeping(*each) for each in missing.items()], blocks)
-    return {name: folder.read(name_of(name)) for name in mdps}
+    found: dict[str, Any] = work.kept(f"test/{name}", scores, model.fingerprint)
+    return found
 
 
 def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, universal: Rate) -> list[float]:
     """Search one level with the first so many families of the plan; return its leads on all families of the test."""
     plan = replace(work.plan, search=work.plan.search[:number], levels=(level,), generations=work.plan.size_generations)
-    inside = work._replace(folder=open_plan(work.folder.path / f"families-{number}", plan, work.seed), plan=plan)
-    if (leads := inside.folder.read("leads")) is None:
+    inside = work._replace(
+        folder=open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed), plan=plan
+    )
+
+    def leads() -> list[float]:
         population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
-        worth = references(work, plan.selection, GRID.index(universal))
+        worth = references(work, judges, GRID.index(universal))
         with Ahead((judges | population).values()) as ahead:
             network, course = search_levels(inside, population, judges, worth, ahead, is_whole=True)[level]
+        controllers = [(mdp, for_all(mdp, network, course.best)) for mdp in mdps.values()]
+        ran = inside.play(
+            f"test with {number} families", [block_of(*each, work.seed, Stream.TEST) for each in controllers]
+        )
+        scores = (rates.curve_scores(one, mdps[name])[: plan.test_tasks] for name, one in zip(mdps, ran, strict=True))
+        return [rates.share(own, *_reference(known[name])) for name, own in zip(mdps, scores, strict=True)]
 
-        def testing() -> Any:
-            controllers = {name: for_all(mdp, network, course.best) for name, mdp in mdps.items()}
-            ran = yield [block_of(mdps[name], each, work.seed, Stream.TEST) for name, each in controllers.items()]
-            each = zip(mdps.items(), ran, strict=True)
-            return {name: rates.curve_scores(one, mdp)[: plan.test_tasks] for (name, mdp), one in each}
-
-        (ran,) = inside.run(f"test with {number} families", [testing()], len(mdps))
-        leads = inside.folder.write("leads", [rates.share(own, *_reference(known[name])) for name, own in ran.items()])
-    return leads
+    found: list[float] = inside.kept("leads", leads, {name: own["universal"] for name, own in known.items()})
+    return found
 
 
 def _reference(known: Any) -> tuple[float, float]:

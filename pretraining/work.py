@@ -18,7 +18,7 @@ from metastep import ActorCriticMDP, InputError, Tracker
 from metastep.experiments.searching import storage
 from metastep.mdp import Tasks
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import run_plans
+from metastep.mdp.runs import BlockResult, BlockRun, run_plans
 from metastep.rules.spaces import usual_values
 from metastep.search import Network, Searched
 
@@ -34,7 +34,6 @@ class Clock:
         self.now, self.reserve = now, 0  # blocks to keep time for
         self.end = np.inf if minutes is None else now() + 60.0 * minutes
         self._done = deque([(now(), 0.0)], maxlen=400)  # when how much was done
-        self._lap = now()
 
     def fits(self, seconds: float = 0.0) -> bool:
         """Return whether so many seconds are left, besides those for the reserve."""
@@ -44,15 +43,6 @@ class Clock:
         """Raise `OutOfTime` if they are not."""
         if not self.fits(seconds):
             raise OutOfTime
-
-    def lap(self) -> None:
-        """End one of several pieces of work that take about as long; raise `OutOfTime` if another one would not fit."""
-        took, self._lap = self.now() - self._lap, self.now()
-        self.check(took)
-
-    def start(self) -> None:
-        """Begin the first of them."""
-        self._lap = self.now()
 
     def advance(self, blocks: float) -> None:
         """Count blocks that are done, and check the time."""
@@ -82,11 +72,11 @@ class Folder(NamedTuple):
         return found["content"]
 
     def write(self, name: str, content: Any) -> Any:
-        """Write a JSON value under a name, and return it."""
+        """Write a JSON value under a name, and return it as it will be read."""
         file = self.path / f"{name}.json"
         storage.create_folder(file.parent)
         storage.write_json(file, {"identity": self.identity, "content": content})
-        return content
+        return self.read(name)
 
 
 def open_folder(path: Path, settings: Any) -> Folder:
@@ -110,17 +100,36 @@ class Work(NamedTuple):
     clock: Clock
     tracker: Tracker
 
-    def run(self, name: str, plans: Sequence[Any], blocks: float, later: float = 0.0) -> list[Any]:
-        """Run plans of so many blocks; say how long they and `later` ones take, and stop when the time is up."""
-        if blocks and (seconds := self.clock.seconds(blocks + later)) > 60.0:
+    def kept(self, name: str, compute: Callable[[], Any], of: Any = None) -> Any:
+        """Return a JSON value that is kept under a name; it is computed where it is missing or belongs to something else."""
+        known = self.folder.read(name)
+        if known is None or known["of"] != of:
+            known = self.folder.write(name, {"of": of, "value": compute()})
+        return known["value"]
+
+    def announce(self, name: str, blocks: float) -> None:
+        """Say how long so many blocks will take."""
+        if seconds := self.clock.seconds(blocks):
             print(f"{name}: about {seconds / 60.0:.1f} minutes left in all", flush=True)
+
+    def run(self, name: str, plan: Any, blocks: float) -> Any:
+        """Run a plan of so many blocks; stop when the time is up."""
         with self.tracker.stage(name, blocks, "blocks") as stage:
 
             def advance(amount: float) -> None:
                 stage.advance(amount)
                 self.clock.advance(amount)
 
-            return run_plans(plans, advance)
+            return run_plans([plan], advance)[0]
+
+    def play(self, name: str, blocks: Sequence[BlockRun]) -> list[BlockResult]:
+        """Run blocks of learners."""
+
+        def plan() -> Any:
+            return (yield blocks)
+
+        found: list[BlockResult] = self.run(name, plan(), len(blocks))
+        return found
 
 
 # One at a time, since Python traces in one thread only: many at once would all be late. XLA compiles in many.

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from metastep import InputError, load_model
 from metastep._core.progress import Silent
 from metastep.cli import app as metastep
+from metastep.experiments import searching
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
 from metastep.search import LEVELS, Network
@@ -173,25 +174,6 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
         load_model(tmp_path / "tiny.safetensors")
 
 
-def test_a_clock_stops_before_work_that_would_not_fit() -> None:
-    now = 0.0
-    clock = Clock(1.0, lambda: now)
-    now = 30.0
-    clock.check()
-    clock.start()
-    now = 45.0
-    clock.lap()  # another quarter of a minute fits
-    now = 50.0
-    clock.lap()
-    now = 58.0
-    with pytest.raises(OutOfTime):
-        clock.lap()
-    now = 61.0
-    with pytest.raises(OutOfTime):
-        clock.check()
-    Clock(None, lambda: 1e9).check()
-
-
 def test_a_clock_keeps_time_for_blocks_as_long_as_those_before() -> None:
     now = 0.0
     clock = Clock(2.0, lambda: now)
@@ -208,21 +190,30 @@ def test_a_clock_keeps_time_for_blocks_as_long_as_those_before() -> None:
         clock.check()
     clock.reserve = 0
     clock.check()
+    now = 121.0
+    assert not clock.fits()
+    Clock(None, lambda: 1e9).check()
 
 
-def test_an_interrupted_search_becomes_a_model_of_its_last_controller_if_that_is_better(tmp_path: Path) -> None:
-    """Feedback is stopped after its first generation, and its mean there, which was not judged, is better."""
+def test_an_interrupted_search_becomes_a_model_of_the_better_of_its_best_and_last_controller(tmp_path: Path) -> None:
+    """Feedback is stopped after its first generation, whose mean was not judged by the search."""
 
     class Stopping(Clock):
-        def lap(self) -> None:
-            if (tmp_path / "search" / "feedback.safetensors").exists():
+        def check(self, seconds: float = 0.0) -> None:
+            kept = searching.kept_course(work.folder, "feedback")
+            if self.reserve and kept is not None and kept.metadata["generation"] == 1:
                 raise OutOfTime
 
-    rare = replace(PLAN, validate_every=9)
-    work = Work(open_plan(tmp_path, rare, 1), rare, 1, Stopping(), Silent())
-    found = train(work).record.configuration["generations"]
-    assert found == {"constant": 1, "schedule": 1, "feedback": 0}  # each up to its branch, and no further
-    assert not is_finished(train(work), rare)
+    rare = replace(PLAN, generations=6, validate_every=9)
+    work: Any = Work(open_plan(tmp_path, rare, 1), rare, 1, Stopping(), Silent())
+    model = train(work)
+    # Each up to its branch, where it was judged at the start only, and no further.
+    assert model.record.configuration["generations"] == {"constant": 2, "schedule": 2, "feedback": 1}
+    assert not is_finished(model, rare)
+    assert work.clock.reserve == 0
+    for level, scores in model.record.configuration["selection_scores"].items():
+        first, last = work.folder.read(f"levels/{level}")["value"]
+        assert scores == max(first, last, key=lambda own: own["tanks"])
 
 
 def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
@@ -356,13 +347,13 @@ def test_ranges_of_features_are_those_of_all_families(trained: Path, tmp_path: P
     network = Network(("last_rate", "budget"), (0.0, 0.5), (1.0, 0.3), (0.5,) * 6, 2, 2)
     low, high = recipe.ranges(work, network, np.zeros(network.num_weights, np.float32), mdps)
     kept = {name: work.folder.read(f"ranges/{name}") for name in mdps}
-    assert low == [min(own["low"][index] for own in kept.values()) for index in range(2)]
-    assert high == [max(own["high"][index] for own in kept.values()) for index in range(2)]
+    assert low == [min(own["value"][0][index] for own in kept.values()) for index in range(2)]
+    assert high == [max(own["value"][1][index] for own in kept.values()) for index in range(2)]
     late = work_in(tmp_path / "late", Clock(0.0))
     first = recipe.ranges(late, network, np.zeros(network.num_weights, np.float32), mdps)
     assert first[0][1] == low[1]  # some family is there
     schedule = Network(("budget",), (0.5,), (0.3,), (0.5,) * 6, 2)
-    assert recipe.ranges(late, schedule, np.zeros(schedule.num_weights, np.float32), mdps) == ([0.0], [1.0])
+    assert recipe.ranges(late, schedule, np.zeros(schedule.num_weights, np.float32), mdps) == [[0.0], [1.0]]
 
 
 def test_programs_are_compiled_ahead_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
