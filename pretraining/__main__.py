@@ -5,7 +5,6 @@ import shlex
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,19 +59,17 @@ def _until_the_time_is_up() -> Any:
 @with_options_of(_open, "work")
 def train(terminal: Any, work: Any) -> None:
     """Search a controller of all hyperparameters over families and loops, and select its level."""
-    from pretraining.card import write_card
     from pretraining.recipe import is_finished
     from pretraining.recipe import train as search
+    from pretraining.score import write_card
 
     with _until_the_time_is_up():
         model = search(work._replace(tracker=terminal))
-        write_card(work, _command(), model)
+        write_card(work, model, _command())
         for found in model.record.validation:
             marked = " selected" * (found.level == model.record.level)
             print(f"{found.level}: {found.score:.3f} of the universal rate's gain (error {found.error:.2g}){marked}")
-        print(
-            f"{work.folder.path / 'model.safetensors'}: {model.record.search_steps:.3g} environment steps", flush=True
-        )
+        print(f"{work.folder.path / 'model.safetensors'}: {model.record.search_steps:.3g} environment steps")
         if not is_finished(model, work.plan):
             print("it is the best so far: the same command goes on with the search.", flush=True)
 
@@ -82,12 +79,16 @@ def train(terminal: Any, work: Any) -> None:
 @with_options_of(_open, "work")
 def score(terminal: Any, work: Any) -> None:
     """Run the model on the families of the final test, and search again with fewer families."""
-    from pretraining.card import write_card
-    from pretraining.score import print_scores, score_all
+    from pretraining.score import score_all
 
     with _until_the_time_is_up():
-        report = partial(write_card, work, _command())
-        print_scores(score_all(work._replace(tracker=terminal), report))
+        for name, row in score_all(work._replace(tracker=terminal), _command())["rows"].items():
+            universal, own = (
+                "{:+.3f} ({:+.3f} to {:+.3f})".format(*row[f"over_{other}"]) for other in ("universal", "own")
+            )
+            print(
+                f"{name} ({row['loop']}): over the universal rate {universal}, over its own ({row['own_rate']}) {own}"
+            )
 
 
 @app.command()

@@ -93,9 +93,9 @@ def build_mdp(family: str, loop: Loop, *, learners: int, twins: int = 1) -> Acto
     env, setting = build(family), SETTINGS[family]
     shape: Any = {"hidden": loop.hidden, "activation": loop.activation}
     policy = ActorCritic(env.num_observations, env.num_actions, choices_of(env), **shape)
-    normalised: dict[str, Any] = {f"normalise_{name}": True for name in loop.normalises}
-    discount = loop.discount or setting.discount
-    sampler = Sampler(env, policy, loop.num_envs, loop.num_steps, setting.horizon, discount, twins=twins, **normalised)
+    how: Any = {f"normalise_{name}": True for name in loop.normalises} | {"twins": twins}
+    sizes = loop.num_envs, loop.num_steps, setting.horizon, loop.discount or setting.discount
+    sampler = Sampler(env, policy, *sizes, **how)
     epochs = loop.most_gradient_steps // loop.minibatches
     rule = PPO(epochs=epochs, minibatch_size=loop.minibatch_size, gradient_steps=loop.gradient_steps)
     space = space_for(rule, RATES, {}, CHOICES)

@@ -11,17 +11,7 @@ Levels branch first: the constant up to a third of the generations, from there t
 to the end. Then the schedule and the constant are searched to the end, to be compared with it. Where the time is up, the levels
 that are there are compared, and the same command goes on later.
 
-The plan for one H200 and 16 cores takes 22 minutes, from what was measured: an update of 512 learners takes about 30 ms (16 x
-200 steps, 64 gradient steps), a program compiles for 45 to 100 s on one core, 16 of them side by side. Over all loops, a block of
-512 learners should take 2.6 s on average, one of 256 learners 2.2 s.
-
-- Start, and the first programs: 2 min. The others are compiled in the order of their use, while the GPU already works:
-  54 x 70 s / 16 = 4 min.
-- Rates: 16 schedules share a block; two blocks of each selection family and one of eight others: 24 blocks, 1 min.
-- Search: a generation is 4 families of 512 learners. 36 generations to the end of feedback, 12 more of the schedule and 24 of the
-  constant: 288 blocks, 12.5 min; those to the end of feedback alone 6.5 min. Features of 8 families: 0.4 min.
-- Selection of the generation: 8 families x 256 learners, nine times, 2.6 min; of the level, on other tasks: 1 min.
-- Ranges of features on all 52 families, if feedback is selected: 2.2 min.
+How long all this takes on a GPU is in docs/whole-update.md.
 """
 
 import dataclasses
@@ -128,22 +118,13 @@ def _kinds(name: str) -> set[type]:
 
 
 _CLASSES = {kind for name in _SELECTION for kind in _kinds(name)}
+_FEW = ("springs", "catch", "bandit-continuous", "tabular", "integrator", "network-discrete")
+_OTHERS = ("tanks", "pursuit", "prey-discrete"), ("queues", "stock", "room")
+_SMALL: Any = {"learners": 64, "families_at_once": 2, "generations": 18, "validate_every": 6, "tuning_tasks": 16}
+_SMALL |= {"tuned_every": 1, "test_tasks": 32, "sizes": (2, 4)}
 PLANS = {
     "full": Plan(shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES]), shuffled(_SELECTION)),
-    "quick": Plan(  # 20 minutes on two cores
-        ("springs", "catch", "bandit-continuous", "tabular", "integrator", "network-discrete"),
-        ("tanks", "pursuit", "prey-discrete"),
-        ("queues", "stock", "room"),
-        SMALL_LOOPS,
-        learners=64,
-        families_at_once=2,
-        generations=18,
-        validate_every=6,
-        tuning_tasks=16,
-        tuned_every=1,
-        test_tasks=32,
-        sizes=(2, 4),
-    ),
+    "quick": Plan(_FEW, *_OTHERS, SMALL_LOOPS, **_SMALL),  # 20 minutes on two cores
 }
 
 
@@ -347,15 +328,10 @@ def with_record(model: SearchedModel, plan: Plan, about: Mapping[str, Any]) -> S
     known, families = model.record.setting, dict[str, Any]()
     for name in (*plan.search, *plan.selection):
         env, choices = build(name), choices_of(build(name))
-        families[name] = {
-            "loop": plan.loop_of[name],
-            "use": "search" if name in plan.search else "selection",
-            "horizon": SETTINGS[name].horizon,
-            "discount": plan.loops[plan.loop_of[name]].discount or SETTINGS[name].discount,
-            "actions": "continuous" if choices is None else "discrete",
-            "num_actions": choices or env.num_actions,
-            "num_observations": env.num_observations,
-        }
+        own: Any = {"loop": plan.loop_of[name], "use": "search" if name in plan.search else "selection"}
+        own |= {"actions": "continuous" if choices is None else "discrete", "num_actions": choices or env.num_actions}
+        own |= {"num_observations": env.num_observations, "horizon": SETTINGS[name].horizon}
+        families[name] = own | {"discount": plan.loops[own["loop"]].discount or SETTINGS[name].discount}
     used, differs = {own["loop"] for own in families.values()}, ("epochs", "minibatch_size", "gradient_steps")
     setting = {name: known[name] for name in ("observation", "space")} | {"env": "several", "families": families}
     setting["rule"] = {name: value for name, value in known["rule"].items() if name not in differs}

@@ -1,88 +1,70 @@
-"""The final test of a model, on families that took no part in anything else, and scores against the number of families.
+"""The final test of a model on families that took no part in anything else, scores by the number of families, and the card.
 
-`python -m pretraining score` does the final test first: each of ten families takes two blocks to tune its own rate and four to
-compare. On one H200, whose programs take 2 min to compile, these 60 blocks of 256 learners take 2.2 min. Then it searches the
-level that was selected with fewer families, 12 generations for each number: four times 64 blocks of search and selection and 10
-of the test, 11 min, and where it is feedback, whose features are observed first, 1.4 min more. Every family, generation and
-number is kept once it is done.
+`python -m pretraining score` does the final test first. Every family, generation and number is kept once it is done.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from metastep import InputError, SearchedModel, load_model
 from metastep.evaluation.intervals import mean_interval
+from metastep.experiments.publishing import range_tables
+from metastep.experiments.searching import storage
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
-from metastep.report.document import Heading, Paragraph, Part, Table, write_picture
+from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown, write_picture
 from metastep.report.figures import alone, points
 from metastep.search import Searched
 from metastep.search.evolution import finite
 from pretraining import rates
 from pretraining.rates import GRID, Rate, Rates
-from pretraining.recipe import Mdps, block_of, open_plan, references, search_levels, tuned_rates
-from pretraining.work import Ahead, Folder, Work, for_all
+from pretraining.recipe import MARGIN, Mdps, block_of, open_plan, references, search_levels, tuned_rates
+from pretraining.work import Ahead, Work, for_all
 
 METHODS = ("idle", "universal", "own", "model")
-Lead = tuple[float, float, float]  # mean, and the ends of its 95 % interval over tasks
+_LIMITS = (
+    "Searched in simulation, on small networks and short budgets: hundreds of updates at most. Loops far from those above, other"
+    " rules than PPO, images and recurrent policies are not covered. A loss on a family of the final test is listed as it is."
+)
+_OF_FAMILIES = ("family", "for", "loop", "actions", "horizon", "discount", "share of the universal rate's gain")
+_OF_LOOPS = ("loop", "environments x steps", "minibatch, gradient steps", "updates", "networks", "normalised")
 
 
-class Row(NamedTuple):
-    """A family of the final test: leads of the model in shares of the larger gain of the two schedules."""
-
-    family: str
-    loop: str
-    own_rate: str
-    over_universal: Lead
-    over_own: Lead
-    returns: tuple[float, ...]  # mean scores without learning, of both schedules and of the model
-
-
-class Scores(NamedTuple):
-    """The final test, and leads over the universal schedule by the number of search families."""
-
-    rows: list[Row]
-    universal: Rate
-    by_number: dict[int, list[float]]  # one lead for each test family, cut off as other shares are
-
-
-def score_all(work: Work, report: Any = lambda *_: None) -> Scores:
-    """Test the model, then search with fewer families; `report` is called with what is known after each of them."""
+def score_all(work: Work, command: str = "") -> dict[str, Any]:
+    """Test the model, then search with fewer families; scores, figure and card have what is known after each of them."""
     file = work.folder.path / "model.safetensors"
     if not file.exists():
         raise InputError(f"--out: {work.folder.path} has no model yet; run `python -m pretraining train` first.")
     model: Any = load_model(file)
-    plan, scores = work.plan, Scores([], Rate(**model.record.configuration["universal_rate"]), {})
-    mdps = plan.mdps(plan.test)
+    plan, universal = work.plan, Rate(**model.record.configuration["universal_rate"])
+    mdps, known, by_number = plan.mdps(plan.test), dict[str, Any](), dict[str, list[float]]()
     mdps = {name: replace(mdp, block_size=max(plan.test_tasks, mdp.block_size)) for name, mdp in mdps.items()}
+
+    def keep() -> dict[str, Any]:
+        rows = {name: row_of(own) | {"loop": plan.loop_of[name]} for name, own in known.items()}
+        scores = {"model": model.fingerprint, "rows": rows, "by_number": by_number}
+        work.folder.write("scores", scores)
+        write_card(work, model, command)
+        return scores
+
     with Ahead(mdps.values()):
-        known: dict[str, Any] = {}
         for name, mdp in mdps.items():
-            known[name] = final_test(work, name, mdp, model, scores.universal)
-            scores = scores._replace(rows=[row_of(name, plan, own) for name, own in known.items()])
-            keep(work, scores, model, report)
+            known[name] = final_test(work, name, mdp, model, universal)
+            scores = keep()
         each = plan.size_generations * plan.families_at_once + 2 * len(plan.selection) + len(plan.test)
         work.announce("with fewer families", len(plan.sizes) * each)
         for number in plan.sizes:
-            if number < len(plan.search):
-                leads = with_fewer(work, number, model.record.level, mdps, known, scores.universal)
-                scores = scores._replace(by_number=scores.by_number | {number: leads})
-                keep(work, scores, model, report)
+            by_number[str(number)] = with_fewer(work, number, model.record.level, mdps, known, universal)
+            scores = keep()
+            how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
+            panel = points("", np.array([*by_number.values()]), [*map(int, by_number)], **how)
+            caption = (
+                "Mean lead on the families of the final test, in shares of a tuned rate's gain; 95 % over families."
+            )
+            write_picture(alone("families", caption, panel), work.folder.path)
     return scores
-
-
-def keep(work: Work, scores: Scores, model: SearchedModel, report: Any) -> None:
-    """Write what is known so far: the scores, the figure and what `report` adds."""
-    known = {"rows": [row._asdict() for row in scores.rows], "by_number": [*scores.by_number.items()]}
-    work.folder.write("scores", {"model": model.fingerprint, **known})
-    if scores.by_number:
-        how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
-        panel = points("", np.array([*scores.by_number.values()]), [*scores.by_number], **how)
-        caption = "Mean lead on the families of the final test, in shares of a tuned rate's gain; 95 % over families."
-        write_picture(alone("families", caption, panel), work.folder.path)
-    report(model, scores)
 
 
 def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel, universal: Rate) -> dict[str, Any]:
@@ -113,7 +95,7 @@ def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, univ
             network, course = search_levels(inside, population, judges, worth, ahead, is_whole=True)[level]
         controllers = [(mdp, for_all(mdp, network, course.best)) for mdp in mdps.values()]
         ran = inside.play(
-            f"test with {number} families", [block_of(*each, work.seed, Stream.TEST) for each in controllers]
+            f"test of {number} families", [block_of(*each, work.seed, Stream.TEST) for each in controllers]
         )
         scores = (rates.curve_scores(one, mdps[name])[: plan.test_tasks] for name, one in zip(mdps, ran, strict=True))
         return [rates.share(own, *_reference(known[name])) for name, own in zip(mdps, scores, strict=True)]
@@ -128,55 +110,68 @@ def _reference(known: Any) -> tuple[float, float]:
     return float(both[0].mean()), rates.reference(np.stack([idle, max(both, key=np.mean)]), 1)[1]
 
 
-def row_of(name: str, plan: Any, known: Any) -> Row:
-    """Return the row of a family."""
+def row_of(known: Any) -> dict[str, Any]:
+    """Return leads of the model over both schedules, with their 95 % intervals over tasks, and the means of all methods."""
     scores = {method: np.array(known[method]) for method in METHODS}
     leads = np.stack([scores["model"] - scores[other] for other in METHODS[1:3]]) / _reference(known)[1]
-    over: Any = [tuple(map(float, each)) for each in zip(leads.mean(axis=1), *mean_interval(leads), strict=True)]
-    means = tuple(float(own.mean()) for own in scores.values())
-    return Row(name, plan.loop_of[name], known["own_rate"], over[0], over[1], means)
+    over = [[*map(float, each)] for each in zip(leads.mean(axis=1), *mean_interval(leads), strict=True)]
+    means = {method: float(own.mean()) for method, own in scores.items()}
+    return {"own_rate": known["own_rate"], "over_universal": over[0], "over_own": over[1], "means": means}
 
 
-def lines(scores: Scores) -> list[tuple[str, ...]]:
-    """Return the cells of every family."""
-
-    def shown(lead: Lead) -> str:
-        return f"{lead[0]:+.3f} ({lead[1]:+.3f} to {lead[2]:+.3f})"
-
-    return [(r.family, r.loop, shown(r.over_universal), shown(r.over_own), r.own_rate) for r in scores.rows]
-
-
-def tables(scores: Scores, num_tasks: int) -> list[Part]:
-    """Return what a card says of the final test."""
-    pairs = np.array([(row.over_universal, row.over_own) for row in scores.rows])
-    wins, losses = (pairs[..., 1] > 0.0).sum(axis=0), (pairs[..., 2] < 0.0).sum(axis=0)
+def tables(scores: Any, num_tasks: int, universal: Rate) -> list[Part]:
+    """Return what a card says of the final test, and the command prints."""
+    rows = scores["rows"]
+    leads = np.array([(row["over_universal"], row["over_own"]) for row in rows.values()])
+    wins, losses = (leads[..., 1] > 0.0).sum(axis=0), (leads[..., 2] < 0.0).sum(axis=0)
     text = (
-        f"{num_tasks} tasks of each of {len(pairs)} families of other classes. Leads are shares of the gain of the universal rate"
-        f" ({scores.universal}) or of the family's own tuned rate, the larger one, with 95 % intervals over tasks. Above 0 on"
-        f" {wins[0]} families (below on {losses[0]}) and, over the family's own tuned rate, on {wins[1]} (below on {losses[1]})."
+        f"{num_tasks} tasks of each of {len(rows)} families of other classes. Leads are shares of the gain of the universal rate"
+        f" ({universal}) or of the family's own tuned rate, the larger one, with 95 % intervals over tasks. Above 0 on {wins[0]}"
+        f" families (below on {losses[0]}) and, over the family's own tuned rate, on {wins[1]} (below on {losses[1]})."
     )
+    shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
+    pairs = {name: (shown(*row["over_universal"]), shown(*row["over_own"])) for name, row in rows.items()}
+    body = [(name, row["loop"], *pairs[name], row["own_rate"]) for name, row in rows.items()]
     head: tuple[str, ...] = ("family", "loop", "over the universal rate", "over its own tuned rate", "its own rate")
-    parts: list[Part] = [Heading("Final test"), Paragraph(text), Table(head, lines(scores))]
-    by_number = [(str(number), f"{np.mean(leads):+.3f}") for number, leads in scores.by_number.items()]
+    parts: list[Part] = [Heading("Final test"), Paragraph(text), Table(head, body)]
+    by_number = [(number, f"{np.mean(own):+.3f}") for number, own in scores["by_number"].items()]
     about = "The same level, searched for fewer generations with the first families of the list:"
     head = ("families in the search", "mean lead over the universal rate")
     return [*parts, Paragraph(about), Table(head, by_number, (0, 1))] if by_number else parts
 
 
-def print_scores(scores: Scores) -> None:
-    """Print a line for each family, and the means by the number of search families."""
-    for family, loop, universal, own, rate in lines(scores):
-        print(f"{family} ({loop}): over the universal rate {universal}, over its own ({rate}) {own}")
-    for number, leads in scores.by_number.items():
-        print(f"{number} families in the search: mean lead over the universal rate {np.mean(leads):+.3f}")
-
-
-def read_scores(folder: Folder, model: SearchedModel) -> Scores | None:
-    """Return the scores of a folder, if there are any of this model."""
-    if (found := folder.read("scores")) is None or found["model"] != model.fingerprint:
-        return None
-    kept: Any = (
-        {name: tuple(own) if isinstance(own, list) else own for name, own in row.items()} for row in found["rows"]
-    )
-    universal = Rate(**model.record.configuration["universal_rate"])
-    return Scores([Row(**row) for row in kept], universal, {int(number): own for number, own in found["by_number"]})
+def write_card(work: Work, model: SearchedModel, command: str) -> None:
+    """Write card.md beside the model, with the scores that are known; `metastep publish` adds the checksum."""
+    record, scores = model.record, work.folder.read("scores")
+    setting, known, universal = record.setting, record.configuration, Rate(**record.configuration["universal_rate"])
+    families, listed = [], []
+    for name, own in setting["families"].items():
+        actions = f"{own['num_actions']} {'choices' if own['actions'] == 'discrete' else 'real'}"
+        shares = (f"{level} {found[name]:.2f}" for level, found in known["selection_scores"].items() if name in found)
+        size = actions, str(own["horizon"]), f"{own['discount']:g}"
+        families.append((name, own["use"], own["loop"], *size, ", ".join(shares)))
+    for loop in setting["loops"]:
+        network = f"{' x '.join(map(str, loop['hidden']))} {loop['activation']}"
+        sizes = f"{loop['num_envs']} x {loop['num_steps']}", f"{loop['minibatch_size']}, {loop['gradient_steps']}"
+        more = str(loop["num_updates"]), network, " and ".join(loop["normalises"]) or "nothing"
+        listed.append((loop["name"], *sizes, *more))
+    parts: list[Part] = [
+        Heading("Trained on"),
+        Table(_OF_FAMILIES, families),
+        Heading("Loops"),
+        Table(_OF_LOOPS, listed),
+    ]
+    levels = ", ".join(f"{each.level} {each.score:.3f} (error {each.error:.2g})" for each in record.validation)
+    made = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}, generations {known['generations']}: a "
+    made += f"{record.level}, the simplest level within {MARGIN} of the best. Shares of the gain of the universal rate"
+    parts.append(Paragraph(f"{made} ({universal}) on the selection families, cut off to -1 to 3: {levels}."))
+    if scores is not None and scores["model"] == model.fingerprint:
+        parts += tables(scores, work.plan.test_tasks, universal)
+    parts += range_tables(record, [*zip(record.names, record.low, record.high, record.scales, strict=True)])
+    parts += [Heading("Limits"), Paragraph(_LIMITS), Heading("Made by"), Command(command)]
+    versions = dict(sorted(record.versions.items()))
+    device = versions.pop("device", "unknown")
+    packages = ", ".join(f"{package} {version}" for package, version in versions.items())
+    parts.append(Paragraph(f"Simulated on {device}, with {packages}."))
+    about = f"Proposes all hyperparameters of PPO's updates, in loops of your own; trained on {len(families)} families."
+    storage.write_atomically(work.folder.path / "card.md", to_markdown(Document("ppo", about, parts), "").encode())

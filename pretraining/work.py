@@ -128,8 +128,7 @@ class Work(NamedTuple):
         def plan() -> Any:
             return (yield blocks)
 
-        found: list[BlockResult] = self.run(name, plan(), len(blocks))
-        return found
+        return self.run(name, plan(), len(blocks))
 
 
 # One at a time, since Python traces in one thread only: many at once would all be late. XLA compiles in many.

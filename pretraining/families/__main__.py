@@ -3,7 +3,7 @@
 import sys
 import time
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +18,8 @@ from pretraining.families import SETTINGS, TEST, build
 EPISODES = 1024
 
 
-class Played(NamedTuple):
-    """One episode in each of many tasks."""
-
-    returns: NDArray[np.float32]
-    lengths: NDArray[np.int32]
-    ended: NDArray[np.bool_]
-    compiling: float  # s
-    rate: float  # steps a second, those after the end included
-
-
-def play(env: Env, horizon: int, num: int = EPISODES, seed: int = 0) -> Played:
-    """Play one episode in each of `num` tasks, with uniform actions."""
+def play(env: Env, horizon: int, num: int = EPISODES, seed: int = 0) -> list[NDArray[Any]]:
+    """Play one episode in each of `num` tasks, with uniform actions; return their returns, lengths and whether they ended."""
     choices, space, (low, high) = choices_of(env), env.context_space, range_of(env) or (-1.0, 1.0)
 
     def draw(key: Array) -> tuple[Array, ...]:
@@ -55,23 +45,19 @@ def play(env: Env, horizon: int, num: int = EPISODES, seed: int = 0) -> Played:
     contexts = space.sample(tasks, num)
     if "reward_power" in space.names:  # returns are of the family's own rewards
         contexts = contexts.at[:, space.names.index("reward_power")].set(0.0)
-    given, began = (contexts, jax.random.split(keys, num)), time.perf_counter()
-    program = jax.jit(jax.vmap(episode)).lower(*given).compile()
-    ready = time.perf_counter()
-    returns, lengths, ended = map(np.asarray, program(*given))
-    return Played(returns, lengths, ended, ready - began, num * horizon / (time.perf_counter() - ready))
+    return [np.asarray(part) for part in jax.jit(jax.vmap(episode))(contexts, jax.random.split(keys, num))]
 
 
 def main(names: list[str]) -> None:
     """Print a row for each setting."""
-    print(f"{'setting':20} seen  actions     return  (spread)   ends  steps  compiling  steps/s")
+    print(f"{'setting':20} seen  actions     return  (spread)   ends  steps  seconds")
     for name in names or SETTINGS:
-        env = build(name)
-        found, choices = play(env, SETTINGS[name].horizon), choices_of(env)
+        env, began = build(name), time.perf_counter()
+        (returns, lengths, ended), choices = play(env, SETTINGS[name].horizon), choices_of(env)
         actions = f"{env.num_actions} real" if choices is None else f"1 of {choices}"
-        paid = f"{found.returns.mean():10.4g} ({found.returns.std():8.3g})"
-        ends = f"{found.ended.mean():6.0%} {found.lengths.mean():6.0f} {found.compiling:8.1f} s {found.rate:8.2g}"
-        print(f"{name:20} {env.num_observations:4}  {actions:8} {paid} {ends} {'test' if name in TEST else ''}")
+        paid, took = f"{returns.mean():10.4g} ({returns.std():8.3g})", time.perf_counter() - began
+        ends = f"{ended.mean():6.0%} {lengths.mean():6.0f} {took:8.1f} {'test' if name in TEST else ''}"
+        print(f"{name:20} {env.num_observations:4}  {actions:8} {paid} {ends}")
 
 
 if __name__ == "__main__":

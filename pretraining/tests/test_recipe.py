@@ -28,7 +28,7 @@ from pretraining.families.robots import Robot
 from pretraining.loops import LOOPS, Loop, build_mdp
 from pretraining.rates import GRID, LEAST, MOST, Rate, Rates, reference, share, task_units, universal_rate
 from pretraining.recipe import MARGIN, PLANS, Plan, is_finished, open_plan, select, train
-from pretraining.score import read_scores, score_all
+from pretraining.score import score_all
 from pretraining.work import Clock, Folder, OutOfTime, Work, compile_programs
 
 SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 1, 3, (4,), "relu", ("observations", "rewards"))}
@@ -155,10 +155,10 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
     ran = CliRunner().invoke(command.app, ["score", *arguments])
     assert ran.exit_code == 0, ran.output
     assert "queues" in ran.output
-    scores = read_scores(open_plan(trained, PLAN, 1), load_model(trained))  # type: ignore[arg-type]
-    assert [row.family for row in scores.rows] == ["queues"]
-    assert [*scores.by_number] == [1]
-    mean, low, high = scores.rows[0].over_universal
+    scores = open_plan(trained, PLAN, 1).read("scores")
+    assert [*scores["rows"]] == ["queues"]
+    assert [*scores["by_number"]] == ["1"]
+    mean, low, high = scores["rows"]["queues"]["over_universal"]
     assert low <= mean <= high
     assert (trained / "families.svg").exists()
     card = (trained / "card.md").read_text()
