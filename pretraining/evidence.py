@@ -35,9 +35,8 @@ import numpy as np
 from metastep import InputError
 from metastep.pretrained import rate_model
 from pretraining.pages import write_page
-from pretraining.sb3 import Curve, KLAdaptive, fingerprint_of, finished, run_all, workers
+from pretraining.sb3 import TUNED, ZOO, Curve, KLAdaptive, fingerprint_of, finished, run_all, workers
 from pretraining.work import Clock
-from pretraining.zoo import TUNED, ZOO
 
 MODEL, UNIVERSAL = "ppo-classic", "linear 0.003"  # the schedule is for models without a universal one in their record
 LOOPS = {"sb3": "Stable-Baselines3's default loop", "zoo": "RL Zoo's loop"}

@@ -1,9 +1,11 @@
-"""Training loops as people have them, as data, and the meta-MDP of a family of the table under one of them.
+"""Training loops as people have them, the table loops.toml, and the meta-MDP of a family of the table under one of them.
 
 Their shapes decide what is compiled: a program belongs to one family and one loop. All hyperparameters of an update are traced.
 """
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from metastep import ActorCriticMDP
@@ -56,27 +58,13 @@ def described(name: str, loop: Loop) -> dict[str, Any]:
     return found | {"batch_steps": loop.num_envs * loop.num_steps, "gradient_steps": loop.gradient_steps}
 
 
-_BOTH = ("observations", "rewards")
+def _table(name: str) -> dict[str, Loop]:
+    rows = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8"))[name]
+    lists: Any = {loop: {key: tuple(x) for key, x in own.items() if isinstance(x, list)} for loop, own in rows.items()}
+    return {loop: Loop(**own | lists[loop]) for loop, own in rows.items()}
 
-# Those whose environments make few steps one after another come first: robots, which are slow, get these.
-LOOPS: dict[str, Loop] = {
-    "ours": Loop(16, 200, 400, 8, 40, (32, 32)),  # that of the presets
-    "purejaxrl-brax": Loop(128, 25, 400, 4, 100, normalises=_BOTH),  # fewer environments, more steps
-    "cleanrl": Loop(4, 128, 128, 4, 120),  # CleanRL's ppo.py and PureJaxRL's ppo.py
-    "zoo-cartpole": Loop(8, 32, 256, 20, 200, discount=0.98),  # RL Zoo
-    "wide": Loop(32, 64, 256, 4, 40, (128, 128), "relu", ("observations",)),
-    "zoo-lander": Loop(16, 256, 64, 4, 25, discount=0.999),  # RL Zoo, a quarter of the steps
-    "sb3": Loop(1, 2048, 64, 10, 20),  # Stable-Baselines3's default
-    "zoo-mujoco": Loop(1, 512, 32, 20, 40, (64, 64), "relu", _BOTH),  # RL Zoo
-    "cleanrl-continuous": Loop(1, 2048, 64, 10, 20, normalises=_BOTH),  # CleanRL's ppo_continuous_action.py
-    "many-updates": Loop(8, 16, 32, 1, 500, (32,)),  # 4 gradient steps
-}
 
-SMALL_LOOPS: dict[str, Loop] = {  # for a few cores
-    "ours": Loop(8, 50, 100, 4, 20, (16, 16)),
-    "one-env": Loop(1, 256, 32, 4, 20, (16, 16), "relu", _BOTH),
-    "cleanrl": Loop(4, 64, 64, 4, 30, (16, 16)),
-}
+LOOPS, SMALL_LOOPS = _table("full"), _table("small")
 
 
 def assigned(groups: Iterable[Sequence[str]], loops: Mapping[str, Loop]) -> dict[str, str]:

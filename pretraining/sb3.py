@@ -1,6 +1,7 @@
 """Runs of Stable-Baselines3's PPO: their curves, a rate that follows the KL divergence, and a file of those that are finished."""
 
 import json
+import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -20,6 +21,8 @@ from pretraining.work import Clock
 
 TARGET, FACTOR, FIRST, SMALLEST, LARGEST = 0.01, 1.5, 1e-3, 1e-5, 1e-2  # rsl_rl's adaptive schedule
 Record = dict[str, Any]
+ZOO: dict[str, Record] = tomllib.loads(Path(__file__).with_name("zoo.toml").read_text("utf-8"))
+TUNED = ("learning_rate", "clip_range", "gae_lambda", "ent_coef")  # what a method sets; the rest belongs to the loop
 
 
 class Curve(BaseCallback):

@@ -13,8 +13,8 @@ pytest.importorskip("mujoco")
 from stable_baselines3 import PPO
 
 from pretraining import evidence, pages, sb3
+from pretraining.sb3 import TUNED, ZOO
 from pretraining.work import Clock
-from pretraining.zoo import TUNED, ZOO
 
 
 @pytest.mark.filterwarnings("ignore")  # of Stable-Baselines3, on batches this small
