@@ -83,12 +83,9 @@ def score(terminal: Any, work: Any) -> None:
 
     with _until_the_time_is_up():
         for name, row in score_all(work._replace(tracker=terminal), _command())["rows"].items():
-            universal, own = (
-                "{:+.3f} ({:+.3f} to {:+.3f})".format(*row[f"over_{other}"]) for other in ("universal", "own")
-            )
-            print(
-                f"{name} ({row['loop']}): over the universal rate {universal}, over its own ({row['own_rate']}) {own}"
-            )
+            shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
+            print(f"{name} ({row['loop']}): over the universal rate {shown(*row['over_universal'])}, ", end="")
+            print(f"over its own ({row['own_rate']}) {shown(*row['over_own'])}")
 
 
 @app.command()

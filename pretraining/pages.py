@@ -173,9 +173,7 @@ def write_page(records: Sequence[Mapping[str, Any]], labels: Any, loops: Any, pa
     for part in parts:
         if isinstance(part, Picture):
             (figures / f"{part.name}.svg").write_bytes(document.draw(part)["svg"])
-    about = (
-        "Stable-Baselines3's PPO on environments that no model was trained on; made by python -m pretraining.evidence,"
-    )
+    about = "Stable-Baselines3's PPO on environments that no model was trained on; by python -m pretraining.evidence,"
     about += f" seeds {sorted({record['seed'] for record in records})}"
     place = Path(os.path.relpath(figures, page.parent)).as_posix()
     page.write_text(to_markdown(Document("Evidence", about, parts), place))

@@ -66,9 +66,8 @@ def fit_pooled(runs: Sequence[Run], *, tracker: Tracker | None = None) -> Model:
 
 def _without_units(config: Experiment) -> Experiment:
     """Return the experiment with features that have no unit, hence the same meaning in every family."""
-    kept = [
-        name for name in config.meta.observation if name in (*features.SETS["training"], *features.SETS["unit-free"])
-    ]
+    free = (*features.SETS["training"], *features.SETS["unit-free"])
+    kept = [name for name in config.meta.observation if name in free]
     if not kept:
         raise InputError(f"pooled: all that {config.env.name} observes carries a unit, so families cannot be pooled.")
     data = config.to_dict()

@@ -11,7 +11,7 @@ Levels branch first: the constant up to a third of the generations, from there t
 to the end. Then the schedule and the constant are searched to the end, to be compared with it. Where the time is up, the levels
 that are there are compared, and the same command goes on later.
 
-How long all this takes on a GPU is in docs/whole-update.md.
+How long all this takes on a GPU is in docs/pretraining.md.
 """
 
 import dataclasses

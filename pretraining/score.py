@@ -60,9 +60,7 @@ def score_all(work: Work, command: str = "") -> dict[str, Any]:
             scores = keep()
             how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
             panel = points("", np.array([*by_number.values()]), [*map(int, by_number)], **how)
-            caption = (
-                "Mean lead on the families of the final test, in shares of a tuned rate's gain; 95 % over families."
-            )
+            caption = "Mean lead on the families of the final test, in shares of a rate's gain; 95 % over families."
             write_picture(alone("families", caption, panel), work.folder.path)
     return scores
 
@@ -84,9 +82,8 @@ def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel,
 def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, universal: Rate) -> list[float]:
     """Search one level with the first so many families of the plan; return its leads on all families of the test."""
     plan = replace(work.plan, search=work.plan.search[:number], levels=(level,), generations=work.plan.size_generations)
-    inside = work._replace(
-        folder=open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed), plan=plan
-    )
+    folder = open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed)
+    inside = work._replace(folder=folder, plan=plan)
 
     def leads() -> list[float]:
         population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
@@ -94,9 +91,8 @@ def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, univ
         with Ahead((judges | population).values()) as ahead:
             network, course = search_levels(inside, population, judges, worth, ahead, is_whole=True)[level]
         controllers = [(mdp, for_all(mdp, network, course.best)) for mdp in mdps.values()]
-        ran = inside.play(
-            f"test of {number} families", [block_of(*each, work.seed, Stream.TEST) for each in controllers]
-        )
+        blocks = [block_of(*each, work.seed, Stream.TEST) for each in controllers]
+        ran = inside.play(f"test of {number} families", blocks)
         scores = (rates.curve_scores(one, mdps[name])[: plan.test_tasks] for name, one in zip(mdps, ran, strict=True))
         return [rates.share(own, *_reference(known[name])) for name, own in zip(mdps, scores, strict=True)]
 

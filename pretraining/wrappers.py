@@ -24,6 +24,10 @@ class Varied(Wrapper):
         dataclass(frozen=True)(cls)
 
 
+def _zeros(num: int) -> Any:
+    return lambda _: (jnp.float32(0.0),) * num
+
+
 class Stateful(Varied):
     """A wrapper with numbers of its own, which start as `own_start` says."""
 
@@ -149,9 +153,7 @@ class DelayedRewards(Stateful):
     """Pay the rewards of so many steps together at the last of them, or where the episode ends."""
 
     steps: int = 10
-
-    def own_start(self) -> tuple[Any, ...]:
-        return jnp.float32(0.0), jnp.float32(0.0)
+    own_start = _zeros(2)
 
     def step(self, context: Context, state: Wrapped, action: Scalars, noise: Scalars) -> Step:
         after = self.env.step(context, state.inside, action, noise)
@@ -166,9 +168,7 @@ class TimeLimit(Stateful):
 
     steps: int = 100
     num_observations = property(lambda self: self.env.num_observations + 1)
-
-    def own_start(self) -> tuple[Any, ...]:
-        return (jnp.float32(0.0),)
+    own_start = _zeros(1)
 
     def observe(self, context: Context, state: Wrapped) -> Scalars:
         return *super().observe(context, state), 1.0 - state.own[0] / self.steps

@@ -178,8 +178,8 @@ class Reacher(Family):
     """
 
     context_space: ContextSpace = tasks(
-        "mass_1 0.7 1.3 kg, mass_2 0.7 1.3 kg, length_1 0.08 0.12 m, length_2 0.08 0.12 m, damping 0.003 0.008 N m s, "
-        "torque 0.035 0.065 N m"
+        "mass_1 .7 1.3 kg, mass_2 .7 1.3 kg, length_1 .08 .12 m, length_2 .08 .12 m, "
+        "damping .003 .008 N m s, torque .035 .065 N m"
     )
     name, num_observations, num_actions, reset_noise = "reacher", 10, 2, 6
 

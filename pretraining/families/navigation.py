@@ -84,9 +84,7 @@ class Door(Family):
         dense: whether every step pays how much nearer the goal is than before, too.
     """
 
-    context_space: ContextSpace = tasks(
-        "door -0.7 0.7, goal_x 0.3 0.9, goal_y -0.8 0.8, speed 0.1 0.2, drift -0.02 0.02"
-    )
+    context_space: ContextSpace = tasks("door -.7 .7, goal_x .3 .9, goal_y -.8 .8, speed .1 .2, drift -.02 .02")
     wall: bool = True
     dense: bool = False
     name, state, starts, num_actions, num_observations = "door", Place, ((-0.9, -0.1), (-0.9, 0.9)), 2, 4

@@ -94,9 +94,8 @@ class Stock(Family):
         there = jnp.minimum(state.store + state.soon, 4.0)
         sold = jnp.minimum(there, wanted)
         reward = sold - context.cost * ordered - context.storing * (there - sold) - 0.2 * (wanted - sold)
-        return Step(
-            StockState(there - sold, state.later, ordered, state.phase + context.pace), reward, jnp.bool_(False)
-        )
+        after = StockState(there - sold, state.later, ordered, state.phase + context.pace)
+        return Step(after, reward, jnp.bool_(False))
 
 
 class RandomNetwork(Family):
@@ -204,7 +203,7 @@ class Lander(Family):
     """
 
     context_space: ContextSpace = tasks(
-        "gravity 1 2.5 m/s^2, power 4.5 7.5 N, mass 0.75 1.25 kg, inertia 0.2 0.4 kg m^2, wind -0.2 0.2 N"
+        "gravity 1 2.5 m/s^2, power 4.5 7.5 N, mass .75 1.25 kg, inertia .2 .4 kg m^2, wind -.2 .2 N"
     )
     name, state, num_choices = "lander", LanderState, 4
     starts = ((-2.0, 2.0), HEIGHT, (-0.1, 0.1), (-1.0, 1.0), (-1.0, 0.0), (-0.1, 0.1))  # high above the pad

@@ -137,9 +137,8 @@ class Queues(Family):
     def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
         *chances, luck = (to_uniform(normal, 0.0, 1.0) for normal in noise)
         after, cost = [], jnp.float32(0.0)
-        for number, (now, chance, price) in enumerate(
-            zip(state, chances, (context.cost_1, context.cost_2, 1.0), strict=True)
-        ):
+        rows = zip(state, chances, (context.cost_1, context.cost_2, 1.0), strict=True)
+        for number, (now, chance, price) in enumerate(rows):
             rates = getattr(context, f"arrival_{number + 1}"), getattr(context, f"service_{number + 1}")
             leaves, comes = (action[0] == number) & (luck < rates[1]), chance < rates[0]
             after.append(jnp.clip(now + comes.astype(jnp.float32) - leaves.astype(jnp.float32), 0.0, 10.0))

@@ -31,8 +31,7 @@ from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
-# To judge on, and what the scores of its learners are worth.
-HeldOut = tuple[ActorCriticMDP, Callable[[NDArray[np.float64]], float]]
+HeldOut = tuple[ActorCriticMDP, Callable[[NDArray[np.float64]], float]]  # to judge on, and what scores are worth
 # What counts as 1 in the returns of every task (tasks, coordinates) of a family: (tasks,).
 Units = Callable[[ActorCriticMDP, NDArray[np.float32]], NDArray[np.float64]]
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
