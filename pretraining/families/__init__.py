@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from metastep import InputError, envs
 from metastep.envs import Env, register
 from pretraining import wrappers as varied
-from pretraining.families import games, motion, navigation, robots, systems, tables
+from pretraining.families import games, motion, robots, systems, tables
 
 
 class Setting(NamedTuple):
@@ -27,9 +27,7 @@ class Setting(NamedTuple):
 
 
 _CLASSES = {
-    name: each
-    for where in (envs, games, motion, navigation, robots, systems, tables)
-    for name, each in vars(where).items()
+    name: each for where in (envs, games, motion, robots, systems, tables) for name, each in vars(where).items()
 }
 
 

@@ -47,18 +47,12 @@ class Springs(Family):
 
 
 class Integrator(Family):
-    """Follow a target that moves on a circle; a step pays minus the mean squared distance, less 0.01 times the squared action.
-
-    Args:
-        order: which derivative of the place the action is, up to `gain`.
-        axes: how many there are.
-        ends: whether being 3 away from the origin along an axis, where place and derivatives are cut off, ends and costs 20.
-    """
+    """Follow a target that moves on a circle; a step pays minus the mean squared distance, less 0.01 times the squared action."""
 
     context_space: ContextSpace = tasks("gain 1 3, drag 0 1, radius 0 0.8, pace 0.2 1")
-    order: int = 2
-    axes: int = 1
-    ends: bool = False
+    order: int = 2  # which derivative of the place the action is, up to `gain`
+    axes: int = 1  # how many there are
+    ends: bool = False  # whether being 3 away from the origin, where place and derivatives are cut off, ends and costs 20
     name, num_observations = "integrator", property(lambda self: self.axes * (self.order + 1))
     num_actions = reset_noise = property(lambda self: self.axes)
 
@@ -89,16 +83,13 @@ class Integrator(Family):
 
 
 class Swing(Family):
-    """Push a cart with up to `force`; a step pays how high its pole is, 0 to 1, less 0.1 times the squared distance.
-
-    Args:
-        start: angle from upright around which the pole starts, at rest.
-        ends: whether leaving the track of 2.5 m on either side ends the episode; otherwise a wall stops the cart.
-    """
+    """Push a cart with up to `force`; a step pays how high its pole is, 0 to 1, less 0.1 times the squared distance."""
 
     context_space: ContextSpace = tasks("cart_mass 0.5 1.5, pole_mass 0.1 0.5, length 0.3 0.8, force 8 16")
-    start: float = math.pi
-    ends: bool = True
+    start: float = math.pi  # angle from upright around which the pole starts, at rest
+    ends: bool = (
+        True  # whether leaving the track of 2.5 m on either side ends the episode; otherwise a wall stops the cart
+    )
     name, state, num_observations = "swing", CartPoleState, 5
     starts = property(lambda self: ((-0.1, 0.1), 0.0, (self.start - 0.1, self.start + 0.1), 0.0))
 

@@ -99,16 +99,11 @@ class Stock(Family):
 
 
 class RandomNetwork(Family):
-    """Move s' = s + 0.1 (gain W_2 tanh(W_1 (s, a)) - s); a step pays tanh(w s') - 0.01 |a|^2, with weights of N(0, 1/inputs).
-
-    Args:
-        size: how many numbers a state has.
-        ends: whether a number beyond 1.5 ends the episode, where every other step pays 1 more.
-    """
+    """Move s' = s + 0.1 (gain W_2 tanh(W_1 (s, a)) - s); a step pays tanh(w s') - 0.01 |a|^2, with weights of N(0, 1/inputs)."""
 
     context_space: ContextSpace = tasks("seed 0 1, gain 1 3")
-    size: int = 4
-    ends: bool = False
+    size: int = 4  # how many numbers a state has
+    ends: bool = False  # whether a number beyond 1.5 ends the episode, where every other step pays 1 more
     name, num_actions = "network", 2
     num_observations = reset_noise = property(lambda self: self.size)
 

@@ -26,17 +26,12 @@ def one_hot(number: Array, size: int) -> Scalars:
 
 
 class Tabular(Family):
-    """Every state and action has a reward drawn from N(0, 1), and transitions softmax(3 z) with z drawn from N(0, 1).
-
-    Args:
-        states, num_choices: how many states and actions there are.
-        sparse: whether only reaching the last state pays, 1 and nothing else, and ends the episode.
-    """
+    """Every state and action has a reward drawn from N(0, 1), and transitions softmax(3 z) with z drawn from N(0, 1)."""
 
     context_space: ContextSpace = tasks("seed 0 1")
-    states: int = 16
-    num_choices: int = 4
-    sparse: bool = False
+    states: int = 16  # how many states and actions there are
+    num_choices: int = 4  # how many states and actions there are
+    sparse: bool = False  # whether only reaching the last state pays, 1 and nothing else, and ends the episode
     name, reset_noise, step_noise, num_observations = "tabular", 1, 1, property(lambda self: self.states)
 
     def reset(self, context: Context, noise: Scalars) -> Number:
