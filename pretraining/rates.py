@@ -111,14 +111,9 @@ def share(scores: Scores, low: float, unit: float) -> float:
     return float(np.clip((finite(scores, -np.inf).mean() - low) / unit, LEAST, MOST))
 
 
-def best_rate(scores: Scores) -> int:
-    """Return which schedule of the grid has the best mean score on a family's own tasks."""
-    return int(scores.mean(axis=1).argmax())
-
-
 def universal_rate(scores: Mapping[str, Scores]) -> int:
     """Return which schedule of the grid has the best mean share of each family's own best gain."""
-    references = {name: reference(own, best_rate(own)) for name, own in scores.items()}
+    references = {name: reference(own, int(own.mean(axis=1).argmax())) for name, own in scores.items()}
     shares = [[share(row, *references[name]) for row in own] for name, own in scores.items()]
     return int(np.mean(shares, axis=0).argmax())
 

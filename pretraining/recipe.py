@@ -44,7 +44,7 @@ from pretraining.work import Ahead, Folder, OutOfTime, Work, for_all, open_folde
 Mdps = Mapping[str, ActorCriticMDP]
 Found = dict[Level, tuple[Network, Course]]
 Weights = NDArray[np.float32]
-Shares = Mapping[Level, Mapping[str, float]]  # of every level, by family
+Shares = dict[Level, dict[str, float]]  # of every level, by family
 _SELECTION = ("worm", "reacher", "reacher-discrete", "breakout", "key-hurry", "prey", "beam", "beam-late")
 MARGIN = 0.03  # of the universal rate's gain, by which the best level must lead a simpler one
 
@@ -167,10 +167,8 @@ def is_finished(model: SearchedModel, plan: Plan) -> bool:
 def tuned_rates(work: Work, family: str, mdp: ActorCriticMDP) -> rates.Scores:
     """Return the scores (schedules, tasks) of all schedules of the rate for a family."""
     num = work.plan.tuning_tasks
-    known = work.kept(
-        f"rates/{family}",
-        lambda: work.run("rates", rates.trying(mdp, work.seed, num), rates.num_blocks(mdp, num)).tolist(),
-    )
+    tried = partial(work.run, "rates", rates.trying(mdp, work.seed, num), rates.num_blocks(mdp, num))
+    known = work.kept(f"rates/{family}", lambda: tried().tolist())
     return np.array(known, np.float64)
 
 
@@ -252,9 +250,7 @@ def block_of(mdp: ActorCriticMDP, controller: Any, seed: int, stream: Stream = S
     return BlockRun(mdp, controller, mdp.tasks(seed, stream, 1), mdp.budget)
 
 
-def judge(
-    work: Work, found: Found, judges: Mdps, worth: Mapping[str, Any]
-) -> tuple[dict[Level, dict[str, float]], dict[Level, Weights]]:
+def judge(work: Work, found: Found, judges: Mdps, worth: Mapping[str, Any]) -> tuple[Shares, dict[Level, Weights]]:
     """Return every level's shares on other tasks of the selection families, by family, and its weights.
 
     The weights are the best of the search or, where it was stopped since that was selected, the last ones if these are better.
@@ -268,7 +264,7 @@ def judge(
             found.append({name: worth[name](rates.curve_scores(one, mdp)) for (name, mdp), one in ran})
         return found
 
-    shares, weights = dict[Level, dict[str, float]](), dict[Level, Weights]()
+    shares, weights = Shares(), dict[Level, Weights]()
     for level, (network, course) in found.items():
         last = [] if course.generation in dict(course.scores) else [np.asarray(course.state.mean, np.float32)]
         rows = [course.best, *last]

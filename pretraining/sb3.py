@@ -21,6 +21,8 @@ from pretraining.work import Clock
 
 TARGET, FACTOR, FIRST, SMALLEST, LARGEST = 0.01, 1.5, 1e-3, 1e-5, 1e-2  # rsl_rl's adaptive schedule
 Record = dict[str, Any]
+Pool = tuple[Executor, int]
+Work = Callable[[Any], Record]
 ZOO: dict[str, Record] = tomllib.loads(Path(__file__).with_name("zoo.toml").read_text("utf-8"))
 TUNED = ("learning_rate", "clip_range", "gae_lambda", "ent_coef")  # what a method sets; the rest belongs to the loop
 
@@ -90,7 +92,7 @@ def fingerprint_of(model: str) -> str:
 
 
 @contextmanager
-def workers(num: int) -> Iterator[tuple[Executor, int]]:
+def workers(num: int) -> Iterator[Pool]:
     """Yield so many processes; one run at a time does without another process that imports everything."""
     with ThreadPoolExecutor(1) if num == 1 else ProcessPoolExecutor(num, mp_context=get_context("spawn")) as pool:
         yield pool, num
@@ -107,12 +109,7 @@ def finished(kept: Path, kind: Any) -> dict[Any, Record]:
 
 
 def run_all(
-    jobs: Sequence[Any],
-    kept: Path,
-    pool: tuple[Executor, int],
-    work: Callable[[Any], Record],
-    clock: Clock | None = None,
-    console: Console | None = None,
+    jobs: Sequence[Any], kept: Path, pool: Pool, work: Work, clock: Clock | None = None, console: Console | None = None
 ) -> list[Record]:
     """Return the records of all jobs in their order; those that the file `kept` holds are not run again.
 

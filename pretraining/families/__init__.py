@@ -26,14 +26,10 @@ class Setting(NamedTuple):
     options: dict[str, Any]
 
 
-_CLASSES = {
-    name: each for where in (envs, games, motion, robots, systems, tables) for name, each in vars(where).items()
-}
+_CLASSES = {name: each for part in (envs, games, motion, robots, systems, tables) for name, each in vars(part).items()}
 
 
-def _setting(
-    family: str, horizon: int, discount: float = 0.99, wrappers: tuple[Any, ...] = (), **options: Any
-) -> Setting:
+def _setting(family: str, horizon: int, discount: float = 0.99, wrappers: Any = (), **options: Any) -> Setting:
     named = [{"wrapper": each} if isinstance(each, str) else dict(each) for each in wrappers]
     around = tuple(partial(getattr(varied, each.pop("wrapper")), **each) for each in named)
     return Setting(_CLASSES[family], horizon, discount, around, options)

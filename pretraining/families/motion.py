@@ -52,7 +52,9 @@ class Integrator(Family):
     context_space: ContextSpace = tasks("gain 1 3, drag 0 1, radius 0 0.8, pace 0.2 1")
     order: int = 2  # which derivative of the place the action is, up to `gain`
     axes: int = 1  # how many there are
-    ends: bool = False  # whether being 3 away from the origin, where place and derivatives are cut off, ends and costs 20
+    ends: bool = (
+        False  # whether being 3 away from the origin, where place and derivatives are cut off, ends and costs 20
+    )
     name, num_observations = "integrator", property(lambda self: self.axes * (self.order + 1))
     num_actions = reset_noise = property(lambda self: self.axes)
 
@@ -87,9 +89,7 @@ class Swing(Family):
 
     context_space: ContextSpace = tasks("cart_mass 0.5 1.5, pole_mass 0.1 0.5, length 0.3 0.8, force 8 16")
     start: float = math.pi  # angle from upright around which the pole starts, at rest
-    ends: bool = (
-        True  # whether leaving the track of 2.5 m on either side ends the episode; otherwise a wall stops the cart
-    )
+    ends: bool = True  # whether leaving the track of 2.5 m on either side ends; otherwise a wall stops the cart
     name, state, num_observations = "swing", CartPoleState, 5
     starts = property(lambda self: ((-0.1, 0.1), 0.0, (self.start - 0.1, self.start + 0.1), 0.0))
 
