@@ -73,6 +73,7 @@ define published
 endef
 pretrained: $(VENV)/.core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[search]"
+	$(BIN)/python -m pretraining train --device gpu --out runs/pretrained/ppo
 	$(BIN)/python -m pretraining score --device gpu --out runs/pretrained/ppo
 	$(BIN)/metastep publish runs/pretrained/ppo --name ppo --out src/metastep/pretrained --force
 	$(foreach preset,cartpole nav2d minigolf swingup,$(call published,$(preset),5,--device cpu))

@@ -22,7 +22,7 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ import numpy as np
 import shared
 from common import timed
 from pretraining.sb3 import Curve, KLAdaptive, fingerprint_of, run_all, workers
+from pretraining.work import Clock
 from sb3_rates import FAMILIES, USUAL_RATE, Loop, environments, interval
 
 RATES = (3e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
@@ -239,17 +240,10 @@ def main() -> None:
             file = asked.models.format(family=family, level=level)
             if not Path(file).exists():
                 sys.exit(f"--models: {file} does not exist; search it first, or name other --families or --levels.")
-    kept, left = asked.kept or asked.out / "sb3-update.jsonl", 60.0 * asked.minutes
+    kept, clock = asked.kept or asked.out / "sb3-update.jsonl", Clock(asked.minutes)
     with workers(asked.jobs) as pool:
-
-        def runs(jobs: list[Job]) -> list[dict[str, Any]]:
-            nonlocal left
-            found, took = timed(partial(run_all, jobs, kept, pool, run, left, shared.console))
-            left -= took.wall
-            return found
-
         try:
-            compare(asked, runs)
+            compare(asked, lambda jobs: run_all(jobs, kept, pool, run, clock, shared.console))
         except TimeoutError as stopped:
             shared.console.print(str(stopped), markup=False)
             shared.save(asked.out, "sb3-update", {"left": str(stopped)})

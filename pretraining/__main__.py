@@ -1,50 +1,52 @@
 """`python -m pretraining`: train the model `ppo`, score it on the final test, and write its card; or fit one on several runs."""
 
-import dataclasses
 import os
 import shlex
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from metastep.cli.frame import ForceOption, ImportsOption, main, program, working
+from metastep.cli.frame import ForceOption, ImportsOption, main, program, with_options_of, working
 
 app = program("python -m pretraining")
-_UNFINISHED = 3  # exit code where the time is up
-OutOption = Annotated[Path, typer.Option(help="Folder; a stopped command goes on there.")]
-PlanOption = Annotated[str, typer.Option(help="How much: full (a GPU), or quick (20 minutes on two cores).")]
-MinutesOption = Annotated[
-    float | None, typer.Option(help="Stop after so many minutes; the same command goes on.", min=0)
-]
-GenerationsOption = Annotated[int | None, typer.Option(help="Generations, in place of the plan's.", min=1)]
-SeedOption = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
+_UNFINISHED = 3  # exit code where the time is up before there is a result
 
 
-def _carry_on(
-    terminal: Any, work: Any, out: Path, plan: str, minutes: float | None, generations: int | None, seed: int
+def _command() -> str:
+    return shlex.join(["python", "-m", "pretraining", *sys.argv[1:]])
+
+
+def _open(
+    out: Annotated[Path, typer.Option(help="Folder; a stopped command goes on there.")] = Path("runs/ppo"),
+    plan: Annotated[str, typer.Option(help="How much: full (a GPU), or quick (20 minutes on two cores).")] = "full",
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many; the same command goes on.", min=0)] = None,
+    generations: Annotated[int | None, typer.Option(help="In place of the plan's.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
 ) -> Any:
-    """Work until it is done, or the time is up; write the card and return the model."""
-    import jax
-
+    """Return the work of a plan in a folder, without its tracker."""
     from metastep import InputError
-    from pretraining.card import write_card
     from pretraining.recipe import PLANS, open_plan
-    from pretraining.score import read_scores
-    from pretraining.work import Clock, OutOfTime
+    from pretraining.work import Clock, Work
 
     if plan not in PLANS:
         raise InputError(f"--plan: {plan!r} must be one of {', '.join(PLANS)}.")
-    clock, wanted = Clock(minutes), PLANS[plan]
-    wanted = wanted if generations is None else dataclasses.replace(wanted, generations=generations)
+    wanted = PLANS[plan] if generations is None else replace(PLANS[plan], generations=generations)
+    later: Any = None  # the tracker
+    return Work(open_plan(out, wanted, seed), wanted, seed, Clock(minutes), later)
+
+
+@contextmanager
+def _until_the_time_is_up() -> Any:
+    import jax
+
+    from pretraining.work import OutOfTime
+
     try:
-        folder = open_plan(out, wanted, seed)
-        found = work(folder, wanted, seed, clock, terminal)
-        model = found[0] if isinstance(found, tuple) else found
-        command = shlex.join(["python", "-m", "pretraining", *sys.argv[1:]])
-        write_card(out, model, wanted, read_scores(folder, model), command)
-        return found
+        yield
     except OutOfTime:
         print("the time is up; the same command goes on.", flush=True)
         if jax.default_backend() != "cpu":
@@ -54,39 +56,36 @@ def _carry_on(
 
 @app.command()
 @working
-def train(
-    terminal: Any,
-    out: OutOption = Path("runs/ppo"),
-    plan: PlanOption = "full",
-    minutes: MinutesOption = None,
-    generations: GenerationsOption = None,
-    seed: SeedOption = 0,
-) -> None:
+@with_options_of(_open, "work")
+def train(terminal: Any, work: Any) -> None:
     """Search a controller of all hyperparameters over families and loops, and select its level."""
+    from pretraining.recipe import is_finished
     from pretraining.recipe import train as search
+    from pretraining.score import write_card
 
-    model = _carry_on(terminal, search, out, plan, minutes, generations, seed)
-    for found in model.record.validation:
-        marked = " selected" * (found.level == model.record.level)
-        print(f"{found.level}: {found.score:.3f} of the universal rate's gain (error {found.error:.2g}){marked}")
-    print(f"{out / 'model.safetensors'}: {model.record.search_steps:.3g} environment steps")
+    with _until_the_time_is_up():
+        model = search(work._replace(tracker=terminal))
+        write_card(work, model, _command())
+        for found in model.record.validation:
+            marked = " selected" * (found.level == model.record.level)
+            print(f"{found.level}: {found.score:.3f} of the universal rate's gain (error {found.error:.2g}){marked}")
+        print(f"{work.folder.path / 'model.safetensors'}: {model.record.search_steps:.3g} environment steps")
+        if not is_finished(model, work.plan):
+            print("it is the best so far: the same command goes on with the search.", flush=True)
 
 
 @app.command()
 @working
-def score(
-    terminal: Any,
-    out: OutOption = Path("runs/ppo"),
-    plan: PlanOption = "full",
-    minutes: MinutesOption = None,
-    generations: GenerationsOption = None,
-    seed: SeedOption = 0,
-) -> None:
+@with_options_of(_open, "work")
+def score(terminal: Any, work: Any) -> None:
     """Run the model on the families of the final test, and search again with fewer families."""
-    from pretraining.score import print_scores, score_all
+    from pretraining.score import score_all
 
-    _, scores = _carry_on(terminal, score_all, out, plan, minutes, generations, seed)
-    print_scores(scores)
+    with _until_the_time_is_up():
+        for name, row in score_all(work._replace(tracker=terminal), _command())["rows"].items():
+            shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
+            print(f"{name} ({row['loop']}): over the universal rate {shown(*row['over_universal'])}, ", end="")
+            print(f"over its own ({row['own_rate']}) {shown(*row['over_own'])}")
 
 
 @app.command()
@@ -107,9 +106,8 @@ def pooled(
 
     require_free(name, out, force)  # before hours of work
     opened = [Run.open(run).importing(allow_imports) for run in runs]
-    how: Any = {"command": shlex.join(["python", "-m", "pretraining", *sys.argv[1:]]), "tracker": terminal}
-    model = fit_pooled(opened, tracker=terminal)
-    print(*publish_model(model, opened, name, out, trees=trees, force=force, **how)[:2], sep="\n")
+    how: Any = {"command": _command(), "tracker": terminal, "trees": trees, "force": force}
+    print(*publish_model(fit_pooled(opened, tracker=terminal), opened, name, out, **how)[:2], sep="\n")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ batches, epochs, discount). Methods set the learning rate, or all that they choo
     zoo        RL Zoo's tuned rate, clip range, lambda and entropy weight, in its loop
     model      --model, a name, a file or the folder of a run
 
-Every finished run is a line of OUT/runs.jsonl; after --minutes no further run is begun. The page and its figures show what is
-there.
+Every finished run is a line of OUT/runs.jsonl; a run is begun only if it should end within --minutes. The page and its figures
+show what is there.
 """
 
 import argparse
@@ -35,8 +35,8 @@ import numpy as np
 from metastep import InputError
 from metastep.pretrained import rate_model
 from pretraining.pages import write_page
-from pretraining.sb3 import Curve, KLAdaptive, fingerprint_of, finished, run_all, workers
-from pretraining.zoo import TUNED, ZOO
+from pretraining.sb3 import TUNED, ZOO, Curve, KLAdaptive, fingerprint_of, finished, run_all, workers
+from pretraining.work import Clock
 
 MODEL, UNIVERSAL = "ppo-classic", "linear 0.003"  # the schedule is for models without a universal one in their record
 LOOPS = {"sb3": "Stable-Baselines3's default loop", "zoo": "RL Zoo's loop"}
@@ -44,7 +44,12 @@ METHODS = {"model": "model", "default": "SB3's default", "linear": "linear annea
 METHODS |= {"universal": "universal schedule", "zoo": "RL Zoo, tuned"}
 BOX2D = ("LunarLander", "BipedalWalker")
 ENVS = (*list(ZOO)[:3], "Pusher-v5", *list(ZOO)[3:])  # RL Zoo has no settings for Pusher
-RATE, POINTS, EPISODES = 3e-4, 100, 16  # the default; points of a kept curve; episodes of a return
+RATE, POINTS, EPISODES, FIRST = (
+    3e-4,
+    100,
+    16,
+    4,
+)  # the default; points of a kept curve; episodes of a return, and before
 OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("model", MODEL, "a name, a file or the folder of a run"),
     ("universal", "", f"a schedule; by default that in the model's record, or {UNIVERSAL}"),
@@ -52,7 +57,7 @@ OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("steps", 200_000, "of a run"),
     ("updates", 20, "of a run at least, in loops with large batches"),
     ("jobs", 2, "processes side by side"),
-    ("minutes", np.inf, "after which no further run is begun"),
+    ("minutes", np.inf, "within which runs must end"),
     ("out", Path("runs/evidence"), "folder of the finished runs"),
     ("page", Path("docs/lab/evidence.md"), "to write"),
     ("figures", Path("docs/images"), "their folder"),
@@ -93,11 +98,12 @@ def universal_schedule(text: str, model: str) -> str:
 
 
 def run(job: Job, smoke: bool = False) -> dict[str, Any]:
-    """Train once; return the job, its curve in equal shares of the steps, and its first return."""
+    """Train once; return the job, its curve in equal shares of the steps, and the mean return of the policy before."""
     warnings.simplefilter("ignore")
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
 
     from metastep.integrations.stable_baselines3 import LearnedRate
@@ -115,6 +121,9 @@ def run(job: Job, smoke: bool = False) -> dict[str, Any]:
     envs: Any = make_vec_env(job.env, n_envs=num_envs, seed=job.seed)
     envs = VecNormalize(envs, gamma=settings["gamma"]) if is_normal else envs
     agent = PPO("MlpPolicy", envs, seed=job.seed, device="cpu", policy_kwargs=policy, **settings, **tuned)
+    others = make_vec_env(job.env, seed=job.seed)
+    first, _ = evaluate_policy(agent, others, FIRST, deterministic=False)
+    others.close()
     watch = Curve(num_envs, -(-EPISODES // num_envs))
     guards: list[str] = []  # that acted, of every update with a model
     learned = partial(LearnedRate, job.model, lambda _, entry: guards.append(entry["guard"]))
@@ -127,7 +136,7 @@ def run(job: Job, smoke: bool = False) -> dict[str, Any]:
         watch.curve += [min(watch.curve)] * (total - len(watch.curve))
     envs.close()
     curve = [round(float(part.mean()), 4) for part in np.array_split(watch.curve, min(POINTS, len(watch.curve)))]
-    known = {"curve": curve, "first": watch.curve[0], "seconds": time.perf_counter() - since, "failed": failed}
+    known = {"curve": curve, "first": float(np.mean(first)), "seconds": time.perf_counter() - since, "failed": failed}
     return job._asdict() | known | {"fallback": sum("fallback" in each for each in guards) / max(1, len(guards))}
 
 
@@ -165,7 +174,7 @@ def main(words: Sequence[str] | None = None) -> None:
     kept = asked.out / "runs.jsonl"
     with workers(asked.jobs) as pool:
         try:
-            run_all(jobs, kept, pool, partial(run, smoke=asked.smoke), 60.0 * asked.minutes)
+            run_all(jobs, kept, pool, partial(run, smoke=asked.smoke), Clock(asked.minutes))
         except TimeoutError as stopped:
             print(stopped)
     there = finished(kept, Job)

@@ -27,7 +27,7 @@ HOW = (
     "The area is the mean return over a run, the last return that of its last tenth. Scores are 0 for the policy before the "
     "first update and 1 for the mean of the method that gained most on the environment. Interquartile means leave out the "
     "lowest and the highest quarter of all runs; 95 % intervals resample seeds within each environment. Probabilities compare "
-    "the areas of runs of the same environment and seed."
+    "the areas of runs of the same environment and seed. Where a guard acted, the model left the loop's own values in place."
 )
 
 
@@ -37,6 +37,7 @@ class Scores(NamedTuple):
     env: str
     steps: int
     first: float  # the mean return before the first update
+    fallback: float  # share of the model's updates with the loop's own values
     curves: Array  # (methods, seeds, 101), over percents of the steps
 
     def gains(self, first: int = 1) -> Array:
@@ -61,7 +62,9 @@ def gathered(records: Sequence[Mapping[str, Any]], loop: str, methods: Sequence[
         if seeds:
             curves = np.array([[percents(own[name, seed]["curve"]) for seed in seeds] for name in methods])
             first = float(np.mean([record["first"] for record in own.values()]))
-            found.append(Scores(env, own[methods[0], seeds[0]]["steps"], first, curves))
+            fallen = [record["fallback"] for (name, _), record in own.items() if name == "model"] or [0.0]
+            steps = own[methods[0], seeds[0]]["steps"]
+            found.append(Scores(env, steps, first, float(np.mean(fallen)), curves))
     return found
 
 
@@ -104,6 +107,9 @@ def tables_of(scores: Sequence[Scores], methods: Sequence[str], labels: Mapping[
         low = [env for env, ratio in zip(gains, ratios, strict=True) if not ratio >= SHARE]
         text = f"{label} gains at least {100 * SHARE:.0f} % of what {other} gains on {len(gains) - len(low)} of {len(gains)} "
         parts.insert(0, Paragraph(f"{text}environments{f'; less on {listed(low)}' if low else ''}."))
+    if "model" in methods:
+        cells = [[*row, f"{100 * each.fallback:.0f} %"] for row, each in zip(cells, scores, strict=True)]
+        header.append("updates left to the loop")
     return [*parts, Paragraph("Mean area, as a return:"), Table(header, cells, numeric=range(1, len(header)))]
 
 
@@ -158,21 +164,17 @@ def write_page(records: Sequence[Mapping[str, Any]], labels: Any, loops: Any, pa
     for loop, title in loops.items():
         methods = [name for name in labels if any((r["loop"], r["method"]) == (loop, name) for r in records)]
         if scores := gathered(records, loop, methods):
-            own = [r["fallback"] for r in records if (r["loop"], r["method"]) == (loop, "model")] or [0.0]
-            used = f"In {100 * np.mean(own):.0f} % of its updates, the model left the loop's own values in place."
             broken = [labels[r["method"]] for r in records if r["loop"] == loop and r.get("failed")]
-            used += f" Runs that ended with a policy that is not finite: {', '.join(broken) or 'none'}."
-            parts += [Heading(title), Paragraph(used), *tables_of(scores, methods, labels)]
+            ended = f"Runs that ended with a policy that is not finite: {', '.join(broken) or 'none'}."
+            parts += [Heading(title), Paragraph(ended), *tables_of(scores, methods, labels)]
             parts += pictures_of(loop, scores, methods, labels)
     for folder in (page.parent, figures):
         folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         if isinstance(part, Picture):
             (figures / f"{part.name}.svg").write_bytes(document.draw(part)["svg"])
-    about = (
-        "Stable-Baselines3's PPO on environments that no model was trained on; made by python -m pretraining.evidence, "
-    )
-    about += f"seeds {sorted({record['seed'] for record in records})}"
+    about = "Stable-Baselines3's PPO on environments that no model was trained on; by python -m pretraining.evidence,"
+    about += f" seeds {sorted({record['seed'] for record in records})}"
     place = Path(os.path.relpath(figures, page.parent)).as_posix()
     page.write_text(to_markdown(Document("Evidence", about, parts), place))
     print(f"page: {page}")

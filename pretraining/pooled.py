@@ -1,7 +1,5 @@
 """One model fitted on the training data of several runs, each of another family."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from itertools import product
 from operator import attrgetter
@@ -11,16 +9,16 @@ import numpy as np
 
 from metastep import Experiment, InputError, Model, Run, Tracker, features
 from metastep.experiments.config import build_mdp, parse
+from metastep.experiments.searching import storage
 from metastep.experiments.stages import fit_on, validate
 from metastep.fqi import ValidationCurve
 from metastep.mdp.history import Transitions
 
 
 def fit_pooled(runs: Sequence[Run], *, tracker: Tracker | None = None) -> Model:
-    """Fit one model on the training data of several runs, and select its iteration on the validation tasks of all of them.
+    """Fit one model on the data of several runs, with the settings of the first; select on the validation tasks of all.
 
-    It observes the features that have no unit; these, the space and the rule must be the same in all runs. The settings of the
-    fit are those of the first run.
+    It observes the features that have no unit; these, the space and the rule must be the same in all runs.
     """
     if any(run.config.learner == "search" for run in runs):
         raise InputError("pooled: runs that search have no data to fit one model on; publish them one by one.")
@@ -48,13 +46,10 @@ def fit_pooled(runs: Sequence[Run], *, tracker: Tracker | None = None) -> Model:
     def shared(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {name: value for name, value in tables[0].items() if all(t.get(name) == value for t in tables)}
 
-    settings = [mdp.setting for mdp in mdps]
-    setting = shared(settings) | {"rule": shared([each["rule"] for each in settings])}
-    setting |= {"env": "several", "families": [*families]}
-    recorded = {"families": {name: each.to_dict() for name, each in configs.items()}, "reaches": reaches}
-    how: Any = {"tracker": tracker, "setting": setting, "configuration": recorded}
-    checksums = {name: run.dataset.checksum for name, run in families.items()}
-    fingerprint = hashlib.sha256((json.dumps(checksums, sort_keys=True, indent=2) + "\n").encode()).hexdigest()
+    setting = shared([mdp.setting for mdp in mdps]) | {"rule": shared([mdp.setting["rule"] for mdp in mdps])}
+    how: Any = {"tracker": tracker, "setting": setting | {"env": "several", "families": [*families]}}
+    how["configuration"] = {"families": {name: each.to_dict() for name, each in configs.items()}, "reaches": reaches}
+    fingerprint = storage.sha256_of_json({name: run.dataset.checksum for name, run in families.items()})
     model = fit_on(configs[first.env.name], first, everything, fingerprint, **how)
     # Iterations are scored by the mean over families of their mean return, in the family's units.
     scores = []
@@ -71,7 +66,7 @@ def fit_pooled(runs: Sequence[Run], *, tracker: Tracker | None = None) -> Model:
 
 def _without_units(config: Experiment) -> Experiment:
     """Return the experiment with features that have no unit, hence the same meaning in every family."""
-    free = {*features.SETS["training"], *features.SETS["unit-free"]}
+    free = (*features.SETS["training"], *features.SETS["unit-free"])
     kept = [name for name in config.meta.observation if name in free]
     if not kept:
         raise InputError(f"pooled: all that {config.env.name} observes carries a unit, so families cannot be pooled.")

@@ -1,8 +1,11 @@
-"""Rates without a model: constant or falling linearly, the best for a family, and the best for all, which a model must beat."""
+"""Rates without a model: constant or falling linearly, the best for a family, and the best for all, which a model must beat.
+
+Here, too, scores become comparable between families: as shares of a gain (`share`).
+"""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +17,11 @@ from metastep.controllers import Controller
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockResult, BlockRun
-from metastep.search.evolution import score
+from metastep.search.evolution import finite, score
 from pretraining.work import draw_tasks, own_values
 
 Scores = NDArray[np.float64]
+LEAST, MOST = -1.0, 3.0  # shares are cut off here, so that no family decides alone where a schedule gains little
 
 
 class Rate(NamedTuple):
@@ -69,12 +73,6 @@ def curve_scores(ran: BlockResult, mdp: ActorCriticMDP) -> Scores:
     return score(ran.history.mean_return / task_units(mdp, ran.history.context), "auc")
 
 
-def finite(scores: Scores) -> Scores:
-    """Return scores of a family in which learners that diverged count as the worst that did not."""
-    sound = scores[np.isfinite(scores)]
-    return np.where(np.isfinite(scores), scores, sound.min() if len(sound) else 0.0)
-
-
 def _layout(mdp: ActorCriticMDP) -> tuple[int, int, int, int]:
     """Return the twins of a block, the learners of a twin, their schedules, and the tasks of each."""
     twins = mdp.sampler.twins
@@ -93,31 +91,30 @@ def trying(mdp: ActorCriticMDP, seed: int, num_tasks: int) -> Generator[list[Blo
     All share a block, which has as many learners as the blocks of the family's other work, to be the same program.
     """
     twins, rows, each, tasks = _layout(mdp)
-    lane = np.minimum(np.arange(rows) // tasks, each - 1)
-    asked = []
+    lane, place = np.minimum(np.arange(rows) // tasks, each - 1), np.tile(np.arange(rows) % tasks, twins)
+    chosen, asked = Rates([GRID[twin * each + index] for twin in range(twins) for index in lane]), []
     for block in range(num_blocks(mdp, num_tasks)):
         start = draw_tasks(mdp, seed, Stream.TUNING, block)
-        place = np.tile(np.arange(rows) % tasks, twins)
-        chosen = [GRID[twin * each + index] for twin in range(twins) for index in lane]
         start = start._replace(context=start.context[place], theta=start.theta[place])
-        asked.append(BlockRun(mdp, Rates(chosen), start, mdp.budget))
+        asked.append(BlockRun(mdp, chosen, start, mdp.budget))
     ran = yield asked
     by_lane = [curve_scores(one, mdp).reshape(twins, rows)[:, : each * tasks] for one in ran]
     found = np.concatenate([scores.reshape(len(GRID), tasks) for scores in by_lane], axis=1)
     return finite(found[:, :num_tasks])
 
 
-def best_rate(scores: Scores) -> int:
-    """Return which schedule of the grid has the best mean score on a family's own tasks."""
-    return int(scores.mean(axis=1).argmax())
+def share(scores: Scores, low: float, unit: float) -> float:
+    """Return the mean of a family's scores, where `low` counts as 0 and a gain of `unit` as 1, cut off to -1 to 3.
+
+    A learner that diverged counts as the worst that did not; a controller all of whose learners did has the lowest share.
+    """
+    return float(np.clip((finite(scores, -np.inf).mean() - low) / unit, LEAST, MOST))
 
 
 def universal_rate(scores: Mapping[str, Scores]) -> int:
     """Return which schedule of the grid has the best mean share of each family's own best gain."""
-    shares = []
-    for own in scores.values():
-        low, unit = reference(own, best_rate(own))
-        shares.append((own.mean(axis=1) - low) / unit)
+    references = {name: reference(own, int(own.mean(axis=1).argmax())) for name, own in scores.items()}
+    shares = [[share(row, *references[name]) for row in own] for name, own in scores.items()]
     return int(np.mean(shares, axis=0).argmax())
 
 
@@ -130,9 +127,3 @@ def reference(scores: Scores, rate: int) -> tuple[float, float]:
     gain = scores[rate] - scores[0]
     error = float(gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else 0.0
     return float(scores[0].mean()), max(float(gain.mean()), 3.0 * error, 0.01 * float(scores[0].std()), 1e-6)
-
-
-def as_json(scores: Scores) -> list[list[float]]:
-    """Return scores as JSON holds them."""
-    found: Any = scores.tolist()
-    return found

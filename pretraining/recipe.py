@@ -2,65 +2,72 @@
 
 Every family of the table has one of the loops (`pretraining.loops`), so that there are as many programs as families. Learners
 of 44 families are the population; eight of other classes select the generation and the level; the ten of the final test are
-not touched. Returns count in the unit of their task, fitness in that of its family, and scores on the selection families as a
-share of what the best universal schedule of the rate gains over no learning: 1 is as good as that schedule.
+not touched. Families come in a random order that is always the same, and loops take turns in each of the three groups, so that
+those of Stable-Baselines3, RL Zoo, CleanRL and PureJaxRL are in all of them. Returns count in the unit of their task, fitness in
+that of its family, and scores on the selection families as a share of what the best universal schedule of the rate gains over no
+learning: 1 is as good as that schedule.
 
-The plan for one H200 and 16 cores, 15 to 20 minutes, from what sketches took:
+Levels branch first: the constant up to a third of the generations, from there the schedule up to two thirds, from there feedback
+to the end. Then the schedule and the constant are searched to the end, to be compared with it. Where the time is up, the levels
+that are there are compared, and the same command goes on later.
 
-- Compilation: 52 families, two programs each, 20 to 40 s of one core each: 104 x 30 s / 16 = 3 min, in threads and in the order
-  of their use, while the GPU already works on those that are ready: it waits for one minute. A later slice of time finds them
-  in JAX's cache on disk (JAX_COMPILATION_CACHE_DIR), and traces them again, 2 s each.
-- A block is 512 learners of one family. Steps that follow one another decide how long it takes, not their width: 0.15 ms for a
-  step of the environments, 0.3 ms for a gradient step. With 64 gradient steps an update: ours and zoo-lander 2 s,
-  purejaxrl-brax 3 s, cleanrl, zoo-cartpole, zoo-mujoco and wide 5 s, sb3 8 s, many-updates 11 s; 5 s on average.
-- Rates: 16 schedules share a block; 2 blocks of 8 families and one of 8 others, 2 min.
-- Search: a generation is 2 families of 512 learners, 10 s. Three levels share 20 generations, 40 in all: 7 min.
-- Selection: 8 families x 256 learners, six times, 3 min; levels, on other tasks, and ranges of features: 3 min.
-
-So 80 blocks of search simulate 512 learners x 100 updates x 1,500 steps each on average, 6 x 10^9 steps in 7 min.
+How long all this takes on a GPU is in docs/pretraining.md.
 """
 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metastep import ActorCriticMDP, InputError, SearchedModel, Tracker, load_model
+from metastep import ActorCriticMDP, InputError, SearchedModel, load_model
 from metastep.envs import choices_of
 from metastep.experiments import searching
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import BlockRun, run_plans
-from metastep.search import LEVELS, Level, LevelScore, Network, Searched, evolution, save_model, searched_model
+from metastep.mdp.runs import BlockRun
+from metastep.search import LEVELS, Level, LevelScore, Network, evolution, save_model, searched_model
 from metastep.search.course import Course, Files, course_from
-from metastep.search.evolution import HeldOut, Search
+from metastep.search.evolution import Search, Start
 from metastep.search.model import places
+from metastep.search.network import BUDGET
 from pretraining import loops, rates
 from pretraining.families import SETTINGS, TEST, TRAINING, build
 from pretraining.loops import LOOPS, SMALL_LOOPS, Loop
-from pretraining.work import Ahead, Clock, Folder, in_order, open_folder
+from pretraining.work import Ahead, Folder, OutOfTime, Work, for_all, open_folder
 
+Mdps = Mapping[str, ActorCriticMDP]
 Found = dict[Level, tuple[Network, Course]]
+Weights = NDArray[np.float32]
+Shares = dict[Level, dict[str, float]]  # of every level, by family
 _SELECTION = ("worm", "reacher", "reacher-discrete", "breakout", "key-hurry", "prey", "beam", "beam-late")
-_SURE = 1.96  # standard errors over families by which the best level must lead to be chosen over a simpler one
+MARGIN = 0.03  # of the universal rate's gain, by which the best level must lead a simpler one
+
+
+def shuffled(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names in a random order, always the same; no two search families of a generation have the same class."""
+    return tuple(names[index] for index in np.random.default_rng(15).permutation(len(names)))
 
 
 @dataclass(frozen=True)
 class Plan:
     """How much is searched, and on what."""
 
-    search: tuple[str, ...]  # families whose learners are the population
+    search: tuple[str, ...]  # families whose learners are the population, in the order of their turns
     selection: tuple[str, ...]  # those that select the generation and the level
     test: tuple[str, ...] = tuple(TEST)
     loops: Mapping[str, Loop] = dataclasses.field(default_factory=lambda: LOOPS)
+    loop_of: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by family; by default they take turns
+    levels: tuple[Level, ...] = LEVELS
     learners: int = 512  # of a block: two for every pair of controllers; half of them for selection and test
-    families_at_once: int = 2
-    generations: int = 20
-    validate_every: int = 20
+    families_at_once: int = 4
+    generations: int = 36
+    validate_every: int = 12
     deviation: float = 0.3
     rate: float = 0.2
     units: int = 8
@@ -69,19 +76,21 @@ class Plan:
     tuned_every: int = 6  # of the search families, those whose rates are tuned
     test_tasks: int = 256
     sizes: tuple[int, ...] = (5, 10, 20, 40)  # numbers of search families to compare
+    size_generations: int = 12  # of each of these searches
 
     def __post_init__(self) -> None:
-        for name in ("search", "selection", "test"):
-            object.__setattr__(self, name, in_order(SETTINGS, getattr(self, name)))
-        groups = [{SETTINGS[name].family for name in own} for own in (self.search, self.selection, self.test)]
-        for index, (one, other) in enumerate(((0, 1), (0, 2), (1, 2))):
-            if both := groups[one] & groups[other]:
-                text = ("search and selection", "search and test", "selection and test")[index]
-                raise InputError(f"families: {both.pop().__name__} is in {text}, allowed is one of them.")
+        groups = {"search": self.search, "selection": self.selection, "test": self.test}
+        if unknown := [name for own in groups.values() for name in own if name not in SETTINGS]:
+            raise InputError(f"families: {unknown[0]!r} is not in the table; allowed are {', '.join(SETTINGS)}.")
+        kinds = {group: {kind for name in own for kind in _kinds(name)} for group, own in groups.items()}
+        for one, other in (("search", "selection"), ("search", "test"), ("selection", "test")):
+            if both := kinds[one] & kinds[other]:
+                raise InputError(f"families: {both.pop().__name__} is in {one} and {other}, allowed is one of them.")
         if not self.search or not self.selection:
             raise InputError("families: none for search or selection, allowed is one or more for each.")
         if self.learners % 2 or self.learners < 2 * len(rates.GRID):
             raise InputError(f"learners: {self.learners} must be even and at least {2 * len(rates.GRID)}.")
+        object.__setattr__(self, "loop_of", loops.assigned(groups.values(), self.loops) | dict(self.loop_of))
 
     def to_json(self) -> dict[str, Any]:
         """Return all settings as JSON holds them."""
@@ -90,177 +99,150 @@ class Plan:
         found: dict[str, Any] = json.loads(json.dumps(known))
         return found
 
-    def loop(self, family: str) -> str:
-        """Return the name of a family's loop."""
-        return loops.loops_of(tuple(SETTINGS), dict(self.loops))[family]
-
-    def mdp(self, family: str, *, twins: int = 1) -> ActorCriticMDP:
-        """Return the meta-MDP of a family under its loop; blocks of two twins are for search, of one for all else."""
-        size = self.learners if twins == 2 else self.learners // 2
-        return loops.build_mdp(family, self.loops[self.loop(family)], learners=size, twins=twins)
+    def mdps(self, families: Sequence[str], *, twins: int = 1) -> dict[str, ActorCriticMDP]:
+        """Return the meta-MDPs of families under their loops; blocks of two twins are for search, of one for all else."""
+        build_mdp = partial(loops.build_mdp, learners=self.learners // (3 - twins), twins=twins)
+        return {name: build_mdp(name, self.loops[self.loop_of[name]]) for name in families}
 
     def search_settings(self) -> Search:
         """Return how controllers are searched."""
         half, num = self.learners // 2, min(self.families_at_once, len(self.search))
-        return Search(
-            start=loops.START,
-            generations=self.generations,
-            pairs=half * num,
-            deviation=self.deviation,
-            rate=self.rate,
-            knots=self.knots,
-            units=self.units,
-            validate_every=self.validate_every,
-            block_size=half,
-            families_at_once=num,
-        )
+        names = ("levels", "generations", "deviation", "rate", "knots", "units", "validate_every")
+        own: Any = {name: getattr(self, name) for name in names}
+        return Search(start=loops.START, pairs=half * num, block_size=half, families_at_once=num, **own)
 
 
-_CLASSES = {TRAINING[name].family for name in _SELECTION}
-_OTHERS = tuple(name for name, setting in TRAINING.items() if setting.family not in _CLASSES)
+def _kinds(name: str) -> set[type]:
+    """Return the class of a family, and those that it is derived from."""
+    return {kind for kind in SETTINGS[name].family.__mro__ if "name" in vars(kind)}
+
+
+_CLASSES = {kind for name in _SELECTION for kind in _kinds(name)}
+_FEW = ("springs", "catch", "bandit-continuous", "tabular", "integrator", "network-discrete")
+_OTHERS = ("tanks", "pursuit", "prey-discrete"), ("queues", "stock", "room")
+_SMALL: Any = {"learners": 64, "families_at_once": 2, "generations": 18, "validate_every": 6, "tuning_tasks": 16}
+_SMALL |= {"tuned_every": 1, "test_tasks": 32, "sizes": (2, 4)}
 PLANS = {
-    "full": Plan(_OTHERS, _SELECTION),
-    "quick": Plan(  # 20 minutes on two cores
-        ("springs", "integrator", "tabular", "network-discrete", "bandit-continuous", "catch"),
-        ("tanks", "pursuit", "prey-discrete"),
-        ("queues", "stock", "room"),
-        SMALL_LOOPS,
-        learners=64,
-        families_at_once=2,
-        generations=18,
-        validate_every=6,
-        tuning_tasks=16,
-        tuned_every=1,
-        test_tasks=32,
-        sizes=(2, 4),
-    ),
+    "full": Plan(shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES]), shuffled(_SELECTION)),
+    "quick": Plan(_FEW, *_OTHERS, SMALL_LOOPS, **_SMALL),  # 20 minutes on two cores
 }
 
 
-def train(
-    folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Tracker, tuned_in: Folder | None = None
-) -> SearchedModel:
-    """Search, select and write the model, or go on where an earlier call was stopped.
+def open_plan(path: Any, plan: Plan, seed: int) -> Folder:
+    """Open the folder of a plan and a seed."""
+    return open_folder(path, {"plan": plan.to_json(), "seed": seed})
 
-    Rates that were tuned in another folder, with the same loops and seed, are taken from there.
-    """
-    file = folder.path / "model.safetensors"
-    if not file.exists():
-        population = {name: plan.mdp(name, twins=2) for name in plan.search}
-        judges = {name: plan.mdp(name) for name in plan.selection}
-        tuned = judges | {name: population[name] for name in [*population][:: plan.tuned_every]}
-        with Ahead((tuned | population).values()) as ahead:
-            scores = tune_rates(tuned_in or folder, tuned, plan, seed, clock, tracker)
-            universal = rates.universal_rate(scores)
-            references = {name: rates.reference(scores[name], universal) for name in judges}
-            held_out: list[HeldOut] = [(mdp, *references[name]) for name, mdp in judges.items()]
-            found = search_levels(folder, [*population.values()], plan, seed, held_out, ahead, clock, tracker)
-            shares = judge(folder, found, judges, references, seed, clock, tracker)
-            level, levels = select(shares)
-            model = model_of(found[level], population, judges, seed, levels)
-        about = {"universal_rate": rates.GRID[universal]._asdict(), "selection_scores": means_of(shares)}
-        save_model(with_record(model, plan, about), file)
-    model = load_model(file)  # type: ignore[assignment]
-    if model.record.configuration.get("plan") != plan.to_json() or model.record.seed != seed:
-        raise InputError(f"File {file} was trained with other settings; put back its own, or remove it.")
+
+def train(work: Work) -> SearchedModel:
+    """Search until all generations are there or the time is up, select among what is there, and write the model."""
+    plan, file = work.plan, work.folder.path / "model.safetensors"
+    if file.exists() and is_finished(model := load_model(file), plan):  # type: ignore[arg-type]
+        return model  # type: ignore[return-value]
+    population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
+    tuned = judges | {name: population[name] for name in plan.search[:: plan.tuned_every]}
+    with Ahead((tuned | population).values()) as ahead:
+        universal = rates.universal_rate({name: tuned_rates(work, name, mdp) for name, mdp in tuned.items()})
+        worth = references(work, judges, universal)
+        found = search_levels(work, population, judges, worth, ahead)
+        shares, weights = judge(work, found, judges, worth)
+        level, levels = select(shares)
+        network, course = found[level]
+        low, high = ranges(work, network, weights[level], judges | population)
+    recorded: Any = {"feature_low": low, "feature_high": high, "validation": levels, "seed": work.seed}
+    recorded |= {"search_steps": course.steps, "configuration": {}}
+    model = searched_model(next(iter(judges.values())), network, weights[level], **recorded)
+    about = {"universal_rate": rates.GRID[universal]._asdict(), "selection_scores": shares}
+    about["generations"] = {name: own.generation for name, (_, own) in found.items()}
+    model = with_record(model, plan, about)
+    save_model(model, file)
     return model
 
 
-def tune_rates(
-    folder: Folder, mdps: Mapping[str, ActorCriticMDP], plan: Plan, seed: int, clock: Clock, tracker: Tracker
-) -> dict[str, rates.Scores]:
-    """Return the scores (schedules, tasks) of all schedules of the rate for each family; each is kept once it is known."""
-    files = {name: f"rates/{name}" for name in mdps}
-    missing = {name: mdp for name, mdp in mdps.items() if folder.read(files[name]) is None}
-
-    def keeping(name: str, mdp: ActorCriticMDP) -> Any:
-        scores = yield from rates.trying(mdp, seed, plan.tuning_tasks)
-        folder.write(files[name], rates.as_json(scores))
-        clock.check()
-
-    total = sum(rates.num_blocks(mdp, plan.tuning_tasks) for mdp in missing.values())
-    with tracker.stage("rates", total, "blocks") as stage:
-        run_plans([keeping(name, mdp) for name, mdp in missing.items()], partial(with_clock, stage, clock))
-    return {name: np.array(folder.read(file), np.float64) for name, file in files.items()}
+def is_finished(model: SearchedModel, plan: Plan) -> bool:
+    """Return whether all levels were searched to their end."""
+    ends = {level: plan.search_settings().of_level(level)[0].generations for level in plan.levels}
+    return bool(model.record.configuration["generations"] == ends)
 
 
-def with_clock(stage: Any, clock: Clock, amount: float) -> None:
-    """Show progress, and stop where the time is up."""
-    stage.advance(amount)
-    clock.check()
+def tuned_rates(work: Work, family: str, mdp: ActorCriticMDP) -> rates.Scores:
+    """Return the scores (schedules, tasks) of all schedules of the rate for a family."""
+    num = work.plan.tuning_tasks
+    tried = partial(work.run, "rates", rates.trying(mdp, work.seed, num), rates.num_blocks(mdp, num))
+    known = work.kept(f"rates/{family}", lambda: tried().tolist())
+    return np.array(known, np.float64)
+
+
+def references(work: Work, judges: Mdps, universal: int) -> dict[str, Any]:
+    """Return what scores of families are worth: their share of what the universal schedule gains."""
+    ends = {name: rates.reference(tuned_rates(work, name, mdp), universal) for name, mdp in judges.items()}
+    return {name: partial(rates.share, low=low, unit=unit) for name, (low, unit) in ends.items()}
+
+
+class _Paused(Exception):
+    """A level is as far as it should be for now."""
 
 
 def search_levels(
-    folder: Folder,
-    population: Sequence[ActorCriticMDP],
-    plan: Plan,
-    seed: int,
-    held_out: Sequence[HeldOut],
-    ahead: Ahead,
-    clock: Clock,
-    tracker: Tracker,
+    work: Work, population: Mdps, judges: Mdps, worth: Mapping[str, Any], ahead: Ahead, is_whole: bool = False
 ) -> Found:
-    """Search all levels; every generation is kept."""
-    run: Any = folder  # of a run, the files of a search need what a folder has
-    search, half = plan.search_settings(), plan.learners // 2
-    kept = {level: searching.kept_course(run, level) for level in search.levels}
+    """Search all levels, and keep every generation; return those that are there when the time is up, unless `is_whole`."""
+    search, families, half = work.plan.search_settings(), [*population.values()], work.plan.learners // 2
+    held_out, found = [(mdp, worth[name]) for name, mdp in judges.items()], Found()
+    how: Any = {"seed": work.seed, "num_validation": half, "held_out": held_out, "units": rates.task_units}
+    run: Any = work.folder  # of a run, the files of a search need what a folder has
 
-    def begun(level: Level, like: Any) -> Course | None:
-        content = kept[level]
-        return None if content is None else course_from(content.arrays, content.metadata, like)
+    def left(level: Level, at: int) -> int:
+        return evolution.num_blocks(search, families, half, level, at, held_out)
 
-    def keep(level: Level, course: Course) -> None:
-        searching.keep_course(run, level, course)
-        clock.lap()
+    def form(level: Level, simpler: Start | None) -> Any:  # that of feedback has to be simulated
+        return asdict(evolution.network_of(level, search, families, work.seed, simpler))
 
-    made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
-    left = [evolution.num_blocks(search, population, half, level, made[level], held_out) for level in search.levels]
-    clock.start()
-    with tracker.stage("search", sum(left), "blocks") as stage:
-        how: Any = {"advance": partial(with_clock, stage, clock), "held_out": held_out, "units": rates.task_units}
-        return evolution.search_levels(
-            population, search, seed=seed, num_validation=half, files=Files(begun, keep, ahead.prepare), **how
-        )
+    def go_on(start: Start, until: int) -> Course:
+        """Search a level until its mean of a generation was judged."""
+        level = start.network.level
 
+        def reached(course: Course) -> Course:
+            found[level] = start.network, course
+            if course.generation >= until and course.scores[-1][0] >= until - until % search.validate_every:
+                raise _Paused
+            return course
 
-def judge(
-    folder: Folder,
-    found: Found,
-    judges: Mapping[str, ActorCriticMDP],
-    references: Mapping[str, tuple[float, float]],
-    seed: int,
-    clock: Clock,
-    tracker: Tracker,
-) -> dict[Level, dict[str, NDArray[np.float64]]]:
-    """Return the shares of every level on other tasks of the selection families, by level and family."""
-    if (known := folder.read("levels")) is None:
-        cases = [(level, name) for level in found for name in judges]
+        def begun(_: Level, like: Any) -> Course | None:
+            content = searching.kept_course(run, level)
+            return None if content is None else reached(course_from(content.arrays, content.metadata, like))
 
-        def plan() -> Any:
-            ran = yield [
-                block_of(judges[name], _for_all(judges[name], *_best(found[level])), seed) for level, name in cases
-            ]
-            return [
-                rates.finite(rates.curve_scores(one, judges[name])) for one, (_, name) in zip(ran, cases, strict=True)
-            ]
+        def keep(_: Level, course: Course) -> None:
+            searching.keep_course(run, level, course)
+            reached(course)
+            work.clock.check(work.clock.seconds(len(search.in_turn(families, 0))))  # for another generation
 
-        with tracker.stage("levels", len(cases), "blocks") as stage:
-            ran = run_plans([plan()], partial(with_clock, stage, clock))[0]
-        known = {level: {} for level in found}
-        for (level, name), scores in zip(cases, ran, strict=True):
-            low, unit = references[name]
-            known[level][name] = ((scores - low) / unit).tolist()
-        known = folder.write("levels", known)
-    return {level: {name: np.array(known[level][name]) for name in judges} for level in found}
+        at = {each: found[each][1].generation if each in found else 0 for each in search.levels}
+        work.announce(f"search {level}", sum(left(*each) for each in at.items()) + work.clock.reserve)
+        ahead.prepare(start.network)
+        with suppress(_Paused):
+            planned = evolution.searching(families, search, start, files=Files(begun, keep), **how)
+            work.run(f"search {level}", planned, left(level, at[level]) - left(level, until))
+        return found[level][1]
 
-
-def _best(found: tuple[Network, Course]) -> tuple[Network, NDArray[np.float32]]:
-    return found[0], found[1].best
-
-
-def _for_all(mdp: ActorCriticMDP, network: Network, weights: NDArray[np.float32]) -> Searched:
-    """Return a controller with weights for every learner of a block, as a search has it, to be the same program."""
-    return Searched(network, np.tile(weights, (mdp.block_size, 1)))
+    ends = {level: search.of_level(level) for level in sorted(search.levels, key=LEVELS.index)}
+    starts, simpler = dict[Level, Start](), None
+    work.clock.reserve = 0 if is_whole else len(judges) * (2 + len(ends)) + len(population)
+    try:
+        for level, (own, branch, _) in ends.items():
+            known: Any = work.kept(f"forms/{level}", partial(form, level, simpler))
+            known = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
+            network = Network(**known)
+            weights = evolution.first_weights(network, work.seed, simpler)
+            starts[level] = Start(network, weights, simpler.steps if simpler else 0.0)
+            course = go_on(starts[level], min(branch, own.generations))
+            simpler = Start(network, course.branch, course.branch_steps)
+        for level in reversed(ends):
+            go_on(starts[level], ends[level][0].generations)
+    except OutOfTime:
+        if is_whole or not found:
+            raise
+    work.clock.reserve = 0
+    return found
 
 
 def block_of(mdp: ActorCriticMDP, controller: Any, seed: int, stream: Stream = Stream.VALIDATION) -> BlockRun:
@@ -268,46 +250,69 @@ def block_of(mdp: ActorCriticMDP, controller: Any, seed: int, stream: Stream = S
     return BlockRun(mdp, controller, mdp.tasks(seed, stream, 1), mdp.budget)
 
 
-def means_of(shares: Mapping[Level, Mapping[str, NDArray[np.float64]]]) -> dict[str, dict[str, float]]:
-    """Return the mean share of every level, by family."""
-    return {level: {name: float(own.mean()) for name, own in families.items()} for level, families in shares.items()}
+def judge(work: Work, found: Found, judges: Mdps, worth: Mapping[str, Any]) -> tuple[Shares, dict[Level, Weights]]:
+    """Return every level's shares on other tasks of the selection families, by family, and its weights.
+
+    The weights are the best of the search or, where it was stopped since that was selected, the last ones if these are better.
+    """
+
+    def judged(level: Level, network: Network, rows: list[Weights]) -> Any:
+        found = []
+        for row in rows:
+            blocks = [block_of(mdp, for_all(mdp, network, row), work.seed) for mdp in judges.values()]
+            ran = zip(judges.items(), work.play(f"judge {level}", blocks), strict=True)
+            found.append({name: worth[name](rates.curve_scores(one, mdp)) for (name, mdp), one in ran})
+        return found
+
+    shares, weights = Shares(), dict[Level, Weights]()
+    for level, (network, course) in found.items():
+        last = [] if course.generation in dict(course.scores) else [np.asarray(course.state.mean, np.float32)]
+        rows = [course.best, *last]
+        own = work.kept(f"levels/{level}", partial(judged, level, network, rows), [row.tolist() for row in rows])
+        better = int(np.argmax([np.mean([*each.values()]) for each in own]))
+        shares[level], weights[level] = own[better], rows[better]
+    return shares, weights
 
 
-def select(shares: Mapping[Level, Mapping[str, NDArray[np.float64]]]) -> tuple[Level, tuple[LevelScore, ...]]:
+def select(shares: Shares) -> tuple[Level, tuple[LevelScore, ...]]:
     """Return the simplest level that is as good as any, and the mean share of every level with its standard error.
 
-    The family is the unit of replication: the best level must lead a simpler one by two standard errors over families.
+    As good is a mean share of at most `MARGIN` below that of the best level: errors over a few families would be too wide to
+    select anything but the simplest one.
     """
-    by_level = {level: np.array([*own.values()]) for level, own in means_of(shares).items()}
-
-    def error(numbers: NDArray[np.float64]) -> float:
-        return float(numbers.std(ddof=1) / np.sqrt(len(numbers))) if len(numbers) > 1 else 0.0
-
-    order = [level for level in LEVELS if level in by_level]
-    best = max(by_level.values(), key=np.mean)
-    leads = {level: best - by_level[level] for level in order}
-    chosen = next(level for level in order if leads[level].mean() <= _SURE * error(leads[level]))
-    return chosen, tuple(LevelScore(each, float(by_level[each].mean()), error(by_level[each])) for each in order)
+    numbers = {level: np.array([*shares[level].values()]) for level in LEVELS if level in shares}
+    errors = {level: own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else 0.0 for level, own in numbers.items()}
+    scores = tuple(LevelScore(level, float(own.mean()), float(errors[level])) for level, own in numbers.items())
+    best = max(each.score for each in scores)
+    return next(each.level for each in scores if each.score >= best - MARGIN), scores
 
 
-def model_of(
-    found: tuple[Network, Course],
-    population: Mapping[str, ActorCriticMDP],
-    judges: Mapping[str, ActorCriticMDP],
-    seed: int,
-    levels: tuple[LevelScore, ...],
-) -> SearchedModel:
-    """Return the model of a level, with the ranges of what it sees on the selection families and some of the others."""
-    (network, weights), mdps = _best(found), [*judges.values(), *[*population.values()][::9]]
-    names, _ = places(mdps[0], network)
-    low = high = np.zeros(0, np.float32)
-    if names:
-        rows = [evolution.observed(mdp, Searched(network, weights), names, seed, Stream.VALIDATION) for mdp in mdps]
-        low, high = (np.array([getattr(each, end)(axis=0) for each in rows]) for end in ("min", "max"))
-        low, high = low.min(axis=0), high.max(axis=0)
-    recorded: Any = {"feature_low": low.tolist(), "feature_high": high.tolist(), "configuration": {}}
-    recorded |= {"validation": levels, "search_steps": found[1].steps, "seed": seed}
-    return searched_model(mdps[0], network, weights, **recorded)
+def ranges(work: Work, network: Network, weights: Weights, mdps: Mdps) -> list[list[float]]:
+    """Return the least and the largest number of every feature that a controller sees, over all families and their loops.
+
+    Where the time is up, over those that are there, but at least one.
+    """
+    names, _ = places(next(iter(mdps.values())), network)
+    if {*names} <= {BUDGET}:  # known without simulating
+        return [[0.0] * len(names), [1.0] * len(names)]
+    found = list[Any]()
+
+    def observe(family: str) -> Any:
+        def ends() -> Any:
+            work.clock.check(0.0 if found else -np.inf)
+            controller = for_all(mdps[family], network, weights)
+            rows = evolution.observed(mdps[family], controller, names, work.seed, Stream.VALIDATION)
+            return rows.min(axis=0).tolist(), rows.max(axis=0).tolist()
+
+        with suppress(OutOfTime):
+            found.append(work.kept(f"ranges/{family}", ends, weights.tolist()))
+
+    # Each needs a small program of its own: they compile side by side.
+    with work.tracker.stage("ranges", len(mdps), "families") as stage, ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(observe, mdps):
+            stage.advance(1.0)
+    low, high = zip(*found, strict=True)
+    return [np.min(low, axis=0).tolist(), np.max(high, axis=0).tolist()]
 
 
 def with_record(model: SearchedModel, plan: Plan, about: Mapping[str, Any]) -> SearchedModel:
@@ -316,32 +321,16 @@ def with_record(model: SearchedModel, plan: Plan, about: Mapping[str, Any]) -> S
     `setting` has `loops`, a list of tables, and `families`, a table of tables that name their loop; what all loops share, such
     as most options of the rule, is as in other records, and what differs is left out. `configuration` has the plan.
     """
-    families = {name: described(name, plan) for name in (*plan.search, *plan.selection)}
-    used = {own["loop"] for own in families.values()}
-    listed = [loops.described(name, loop) for name, loop in plan.loops.items() if name in used]
-    setting = {name: model.record.setting[name] for name in ("observation", "space")}
-    rule = model.record.setting["rule"]
-    setting["rule"] = {
-        name: value for name, value in rule.items() if name not in ("epochs", "minibatch_size", "gradient_steps")
-    }
-    setting |= {"env": "several", "families": families, "loops": listed}
+    known, families = model.record.setting, dict[str, Any]()
+    for name in (*plan.search, *plan.selection):
+        env, choices = build(name), choices_of(build(name))
+        own: Any = {"loop": plan.loop_of[name], "use": "search" if name in plan.search else "selection"}
+        own |= {"actions": "continuous" if choices is None else "discrete", "num_actions": choices or env.num_actions}
+        own |= {"num_observations": env.num_observations, "horizon": SETTINGS[name].horizon}
+        families[name] = own | {"discount": plan.loops[own["loop"]].discount or SETTINGS[name].discount}
+    used, differs = {own["loop"] for own in families.values()}, ("epochs", "minibatch_size", "gradient_steps")
+    setting = {name: known[name] for name in ("observation", "space")} | {"env": "several", "families": families}
+    setting["rule"] = {name: value for name, value in known["rule"].items() if name not in differs}
+    setting["loops"] = [loops.described(name, loop) for name, loop in plan.loops.items() if name in used]
     record = dataclasses.replace(model.record, setting=setting, configuration={**about, "plan": plan.to_json()})
     return dataclasses.replace(model, record=record)
-
-
-def described(family: str, plan: Plan) -> dict[str, Any]:
-    """Return a family as a model's record has it."""
-    setting, loop, env = SETTINGS[family], plan.loop(family), build(family)
-    choices, use = choices_of(env), "search" if family in plan.search else "selection"
-    actions: dict[str, Any] = {"actions": "continuous", "num_actions": env.num_actions}
-    if choices is not None:
-        actions = {"actions": "discrete", "num_actions": choices}
-    discount = plan.loops[loop].discount or setting.discount
-    return {"loop": loop, "use": use, "horizon": setting.horizon, "discount": discount, **actions} | {
-        "num_observations": env.num_observations
-    }
-
-
-def open_plan(path: Any, plan: Plan, seed: int) -> Folder:
-    """Open the folder of a plan and a seed."""
-    return open_folder(path, {"plan": plan.to_json(), "seed": seed})

@@ -1,10 +1,11 @@
 """Runs of Stable-Baselines3's PPO: their curves, a rate that follows the KL divergence, and a file of those that are finished."""
 
 import json
-import time
+import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,9 +17,14 @@ from rich.progress import track
 from stable_baselines3.common.callbacks import BaseCallback
 
 from metastep.pretrained import rate_model
+from pretraining.work import Clock
 
 TARGET, FACTOR, FIRST, SMALLEST, LARGEST = 0.01, 1.5, 1e-3, 1e-5, 1e-2  # rsl_rl's adaptive schedule
 Record = dict[str, Any]
+Pool = tuple[Executor, int]
+Work = Callable[[Any], Record]
+ZOO: dict[str, Record] = tomllib.loads(Path(__file__).with_name("zoo.toml").read_text("utf-8"))
+TUNED = ("learning_rate", "clip_range", "gae_lambda", "ent_coef")  # what a method sets; the rest belongs to the loop
 
 
 class Curve(BaseCallback):
@@ -85,9 +91,11 @@ def fingerprint_of(model: str) -> str:
     return rate_model(model).fingerprint if model else ""
 
 
-def workers(num: int) -> Executor:
-    """Return so many processes; one run at a time does without another process that imports everything."""
-    return ThreadPoolExecutor(1) if num == 1 else ProcessPoolExecutor(num, mp_context=get_context("spawn"))
+@contextmanager
+def workers(num: int) -> Iterator[Pool]:
+    """Yield so many processes; one run at a time does without another process that imports everything."""
+    with ThreadPoolExecutor(1) if num == 1 else ProcessPoolExecutor(num, mp_context=get_context("spawn")) as pool:
+        yield pool, num
 
 
 def finished(kept: Path, kind: Any) -> dict[Any, Record]:
@@ -101,36 +109,42 @@ def finished(kept: Path, kind: Any) -> dict[Any, Record]:
 
 
 def run_all(
-    jobs: Sequence[Any],
-    kept: Path,
-    pool: Executor,
-    work: Callable[[Any], Record],
-    seconds: float = np.inf,
-    console: Console | None = None,
+    jobs: Sequence[Any], kept: Path, pool: Pool, work: Work, clock: Clock | None = None, console: Console | None = None
 ) -> list[Record]:
     """Return the records of all jobs in their order; those that the file `kept` holds are not run again.
 
-    After some seconds no further job is begun, and TimeoutError says how many are left. Where a job raises, those that run are
-    awaited and kept before its error is raised.
+    A job is begun only if it fits into the time left, as long as those with the same first two fields took; TimeoutError says
+    how many are left. Where a job raises, those that run are awaited and kept before its error is raised.
     """
-    since, found = time.monotonic(), finished(kept, type(jobs[0]))
-    missing = [job for job in dict.fromkeys(jobs) if job not in found]
+    found, clock, (executor, num) = finished(kept, type(jobs[0])), clock or Clock(), pool
+    waiting = missing = [job for job in dict.fromkeys(jobs) if job not in found]
+    took = {job[:2]: record.get("seconds", 0.0) for job, record in found.items()}
+    running, failure = dict[Future[Record], tuple[Any, float]](), list[BaseException]()
+
+    def completed() -> Iterator[Future[Record]]:
+        nonlocal waiting
+        while True:
+            longest = max(took.values(), default=0.0)
+            for job in [job for job in waiting if clock.fits(took.get(job[:2], longest))][: num - len(running)]:
+                if not failure:
+                    running[executor.submit(work, job)] = job, clock.now()
+                    waiting = [other for other in waiting if other != job]
+            if not running:
+                return
+            yield from wait(running, return_when=FIRST_COMPLETED).done
+
     kept.parent.mkdir(parents=True, exist_ok=True)
-    failure: BaseException | None = None
     with kept.open("a") as file:
-        futures = {pool.submit(work, job): job for job in missing} if seconds > 0.0 else {}
-        for future in track(as_completed(futures), f"{len(missing)} runs", total=len(missing), console=console):
-            if future.cancelled():
-                continue
-            failure = future.exception() or failure
-            if future.exception() is None:
-                found[futures[future]] = future.result()
-                print(json.dumps(found[futures[future]]), file=file, flush=True)
-            if failure is not None or time.monotonic() - since > seconds:
-                for waiting in futures:
-                    waiting.cancel()  # those that run are awaited
-    if failure is not None:
-        raise failure
-    if left := sum(job not in found for job in missing):
-        raise TimeoutError(f"{left} runs are left; call again with the same options to go on.")
+        for future in track(completed(), f"{len(missing)} runs", total=len(missing), console=console):
+            job, since = running.pop(future)
+            took[job[:2]] = max(took.get(job[:2], 0.0), clock.now() - since)
+            if error := future.exception():
+                failure.append(error)
+            else:
+                found[job] = future.result()
+                print(json.dumps(found[job]), file=file, flush=True)
+    if failure:
+        raise failure[0]
+    if waiting:
+        raise TimeoutError(f"{len(waiting)} runs are left; call again with the same options to go on.")
     return [found[job] for job in jobs]

@@ -1,203 +1,169 @@
-"""The final test of a model, on families that took no part in anything else, and scores against the number of families.
+"""The final test of a model on families that took no part in anything else, scores by the number of families, and the card.
 
-Both in shares of what the universal schedule of the rate gains: `python -m pretraining score`.
+`python -m pretraining score` does the final test first. Every family, generation and number is kept once it is done.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metastep import SearchedModel, Tracker
+from metastep import InputError, SearchedModel, load_model
 from metastep.evaluation.intervals import mean_interval
+from metastep.experiments.publishing import range_tables
+from metastep.experiments.searching import storage
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
-from metastep.mdp.runs import run_plans
-from metastep.report.document import Heading, Paragraph, Part, Table, write_picture
+from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown, write_picture
 from metastep.report.figures import alone, points
 from metastep.search import Searched
+from metastep.search.evolution import finite
 from pretraining import rates
 from pretraining.rates import GRID, Rate, Rates
-from pretraining.recipe import Plan, block_of, open_plan, train, tune_rates, with_clock
-from pretraining.work import Ahead, Clock, Folder
+from pretraining.recipe import MARGIN, Mdps, block_of, open_plan, references, search_levels, tuned_rates
+from pretraining.work import Ahead, Work, for_all
 
-Numbers = NDArray[np.float64]
-
-
-class Row(NamedTuple):
-    """A family of the final test: differences of the model, with the ends of 95 % intervals over tasks."""
-
-    family: str
-    loop: str
-    own_rate: Rate
-    over_universal: tuple[float, float, float]  # mean, low, high; shares of the universal schedule's gain
-    over_own: tuple[float, float, float]
-    returns: tuple[float, float, float, float]  # mean scores without learning, of both schedules and of the model
+METHODS = ("idle", "universal", "own", "model")
+_LIMITS = (
+    "Searched in simulation, on small networks and short budgets: hundreds of updates at most. Loops far from those above, other"
+    " rules than PPO, images and recurrent policies are not covered. A loss on a family of the final test is listed as it is."
+)
+_OF_FAMILIES = ("family", "for", "loop", "actions", "horizon", "discount", "share of the universal rate's gain")
+_OF_LOOPS = ("loop", "environments x steps", "minibatch, gradient steps", "updates", "networks", "normalised")
 
 
-class Scores(NamedTuple):
-    """The final test, and mean leads over the universal schedule by the number of search families."""
-
-    rows: list[Row]
-    universal: Rate
-    by_number: dict[int, list[float]]  # one lead for each test family
-
-
-def score_all(folder: Folder, plan: Plan, seed: int, clock: Clock, tracker: Tracker) -> tuple[SearchedModel, Scores]:
-    """Train the model if it is not there, test it, and do the same with fewer families; a stopped call goes on."""
-    model = train(folder, plan, seed, clock, tracker)
-    mdps = {name: plan.mdp(name) for name in plan.test}
+def score_all(work: Work, command: str = "") -> dict[str, Any]:
+    """Test the model, then search with fewer families; scores, figure and card have what is known after each of them."""
+    file = work.folder.path / "model.safetensors"
+    if not file.exists():
+        raise InputError(f"--out: {work.folder.path} has no model yet; run `python -m pretraining train` first.")
+    model: Any = load_model(file)
+    plan, universal = work.plan, Rate(**model.record.configuration["universal_rate"])
+    mdps, known, by_number = plan.mdps(plan.test), dict[str, Any](), dict[str, list[float]]()
     mdps = {name: replace(mdp, block_size=max(plan.test_tasks, mdp.block_size)) for name, mdp in mdps.items()}
+
+    def keep() -> dict[str, Any]:
+        rows = {name: row_of(own) | {"loop": plan.loop_of[name]} for name, own in known.items()}
+        scores = {"model": model.fingerprint, "rows": rows, "by_number": by_number}
+        work.folder.write("scores", scores)
+        write_card(work, model, command)
+        return scores
+
     with Ahead(mdps.values()):
-        known = test(folder, mdps, plan, seed, model, clock, tracker)
-        universal = _universal(model)
-        rows = [row_of(name, plan, known[name]) for name in mdps]
-        by_number = {len(plan.search): [row.over_universal[0] for row in rows]}
-        order = np.random.default_rng(seed).permutation(len(plan.search))
+        for name, mdp in mdps.items():
+            known[name] = final_test(work, name, mdp, model, universal)
+            scores = keep()
+        each = plan.size_generations * plan.families_at_once + 2 * len(plan.selection) + len(plan.test)
+        work.announce("with fewer families", len(plan.sizes) * each)
         for number in plan.sizes:
-            if number >= len(plan.search):
-                continue
-            fewer = replace(plan, search=tuple(plan.search[index] for index in order[:number]), sizes=())
-            inside = open_plan(folder.path / f"families-{number}", fewer, seed)
-            other = train(inside, fewer, seed, clock, tracker, folder)
-            found = run_all(inside, mdps, {"model": Searched(model=other)}, seed, clock, tracker)
-            leads = []
-            for name in mdps:
-                idle, reached = (np.array(known[name][which]) for which in ("idle", "universal"))
-                leads.append(float((np.array(found[name]["model"]) - reached).mean() / _unit(idle, reached)))
-            by_number[number] = leads
-    scores = Scores(rows, universal, dict(sorted(by_number.items())))
-    draw(folder, scores)
-    folder.write("scores", {"rows": [row._asdict() for row in rows], "by_number": [*scores.by_number.items()]})
-    return model, scores
+            by_number[str(number)] = with_fewer(work, number, model.record.level, mdps, known, universal)
+            scores = keep()
+            how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
+            panel = points("", np.array([*by_number.values()]), [*map(int, by_number)], **how)
+            caption = "Mean lead on the families of the final test, in shares of a rate's gain; 95 % over families."
+            write_picture(alone("families", caption, panel), work.folder.path)
+    return scores
 
 
-def _universal(model: SearchedModel) -> Rate:
-    return Rate(**model.record.configuration["universal_rate"])
+def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel, universal: Rate) -> dict[str, Any]:
+    """Return the scores of all methods on the same test tasks of a family, by method, and its own best schedule."""
+    own = GRID[tuned_rates(work, name, mdp).mean(axis=1).argmax()]
 
+    def scores() -> Any:
+        controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), Searched(model=model)]
+        ran = work.play(f"test {name}", [block_of(mdp, each, work.seed, Stream.TEST) for each in controllers])
+        found = finite(np.stack([rates.curve_scores(one, mdp) for one in ran]))[:, : work.plan.test_tasks]
+        return {"own_rate": str(own), **dict(zip(METHODS, found.tolist(), strict=True))}
 
-def test(
-    folder: Folder,
-    mdps: Mapping[str, ActorCriticMDP],
-    plan: Plan,
-    seed: int,
-    model: SearchedModel,
-    clock: Clock,
-    tracker: Tracker,
-) -> dict[str, dict[str, Any]]:
-    """Return the scores of all methods on the test tasks, by family and method, and the family's own best schedule."""
-    tuned = tune_rates(folder, mdps, plan, seed, clock, tracker)
-    best = {name: rates.best_rate(scores) for name, scores in tuned.items()}
-    found: dict[str, dict[str, Any]] = {}
-    for name, mdp in mdps.items():
-        methods = {"idle": rates.IDLE, "universal": _universal(model), "own": GRID[best[name]]}
-        controllers: dict[str, Any] = {method: Rates([rate]) for method, rate in methods.items()}
-        controllers["model"] = Searched(model=model)
-        found |= run_all(folder, {name: mdp}, controllers, seed, clock, tracker)
-        found[name] |= {"own_rate": best[name]}
+    found: dict[str, Any] = work.kept(f"test/{name}", scores, model.fingerprint)
     return found
 
 
-def run_all(
-    folder: Folder,
-    mdps: Mapping[str, ActorCriticMDP],
-    controllers: Mapping[str, Any],
-    seed: int,
-    clock: Clock,
-    tracker: Tracker,
-) -> dict[str, dict[str, Any]]:
-    """Run controllers on the same test tasks of each family; every family is kept once it is done."""
-    missing = {name: mdp for name, mdp in mdps.items() if folder.read(f"test/{name}") is None}
+def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, universal: Rate) -> list[float]:
+    """Search one level with the first so many families of the plan; return its leads on all families of the test."""
+    plan = replace(work.plan, search=work.plan.search[:number], levels=(level,), generations=work.plan.size_generations)
+    folder = open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed)
+    inside = work._replace(folder=folder, plan=plan)
 
-    def keeping(name: str, mdp: ActorCriticMDP) -> Any:
-        ran = yield [block_of(mdp, controller, seed, Stream.TEST) for controller in controllers.values()]
-        scores = np.stack([rates.curve_scores(one, mdp) for one in ran])
-        folder.write(f"test/{name}", dict(zip(controllers, rates.finite(scores).tolist(), strict=True)))
+    def leads() -> list[float]:
+        population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
+        worth = references(work, judges, GRID.index(universal))
+        with Ahead((judges | population).values()) as ahead:
+            network, course = search_levels(inside, population, judges, worth, ahead, is_whole=True)[level]
+        controllers = [(mdp, for_all(mdp, network, course.best)) for mdp in mdps.values()]
+        blocks = [block_of(*each, work.seed, Stream.TEST) for each in controllers]
+        ran = inside.play(f"test of {number} families", blocks)
+        scores = (rates.curve_scores(one, mdps[name])[: plan.test_tasks] for name, one in zip(mdps, ran, strict=True))
+        return [rates.share(own, *_reference(known[name])) for name, own in zip(mdps, scores, strict=True)]
 
-    if missing:
-        what = next(iter(missing)) if len(missing) == 1 else f"{len(missing)} families"
-        with tracker.stage(f"test {what}", len(missing) * len(controllers), "blocks") as stage:
-            run_plans([keeping(*each) for each in missing.items()], partial(with_clock, stage, clock))
-    return {name: folder.read(f"test/{name}") for name in mdps}
+    found: list[float] = inside.kept("leads", leads, {name: own["universal"] for name, own in known.items()})
+    return found
 
 
-def _unit(idle: Numbers, reached: Numbers) -> float:
-    return rates.reference(np.stack([idle, reached]), 1)[1]
+def _reference(known: Any) -> tuple[float, float]:
+    """Return the mean score of the universal schedule, and the larger gain of the two schedules."""
+    idle, *both = (np.array(known[name]) for name in METHODS[:3])
+    return float(both[0].mean()), rates.reference(np.stack([idle, max(both, key=np.mean)]), 1)[1]
 
 
-def row_of(name: str, plan: Plan, found: Mapping[str, Any]) -> Row:
-    """Return the row of a family."""
-    own_rate = GRID[found["own_rate"]]
-    scores = {method: np.array(found[method])[: plan.test_tasks] for method in ("idle", "universal", "own", "model")}
-    unit = _unit(scores["idle"], scores["universal"])
-    leads = np.stack([scores["model"] - scores[other] for other in ("universal", "own")]) / unit
-    low, high = mean_interval(leads)
-    over = [
-        (float(mean), float(one), float(other)) for mean, one, other in zip(leads.mean(axis=1), low, high, strict=True)
-    ]
-    means = (float(scores[method].mean()) for method in ("idle", "universal", "own", "model"))
-    return Row(name, plan.loop(name), own_rate, over[0], over[1], tuple(means))  # type: ignore[arg-type]
+def row_of(known: Any) -> dict[str, Any]:
+    """Return leads of the model over both schedules, with their 95 % intervals over tasks, and the means of all methods."""
+    scores = {method: np.array(known[method]) for method in METHODS}
+    leads = np.stack([scores["model"] - scores[other] for other in METHODS[1:3]]) / _reference(known)[1]
+    over = [[*map(float, each)] for each in zip(leads.mean(axis=1), *mean_interval(leads), strict=True)]
+    means = {method: float(own.mean()) for method, own in scores.items()}
+    return {"own_rate": known["own_rate"], "over_universal": over[0], "over_own": over[1], "means": means}
 
 
-def draw(folder: Folder, scores: Scores) -> None:
-    """Draw the mean lead over the universal schedule against the number of search families."""
-    numbers = [*scores.by_number]
-    values = np.array([scores.by_number[number] for number in numbers])
-    how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
-    panel = points("", values, numbers, **how)
-    caption = "Mean lead on the families of the final test, in shares of the universal rate's gain; 95 % over families."
-    write_picture(alone("families", caption, panel), folder.path)
-
-
-def _interval(numbers: tuple[float, float, float]) -> str:
-    mean, low, high = numbers
-    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
-
-
-def tables(scores: Scores, num_tasks: int) -> list[Part]:
-    """Return what a card says of the final test."""
-    rows = scores.rows
-    wins = [
-        sum(lead[1] > 0.0 for lead in column)
-        for column in zip(*((r.over_universal, r.over_own) for r in rows), strict=True)
-    ]
-    losses = [
-        sum(lead[2] < 0.0 for lead in column)
-        for column in zip(*((r.over_universal, r.over_own) for r in rows), strict=True)
-    ]
+def tables(scores: Any, num_tasks: int, universal: Rate) -> list[Part]:
+    """Return what a card says of the final test, and the command prints."""
+    rows = scores["rows"]
+    leads = np.array([(row["over_universal"], row["over_own"]) for row in rows.values()])
+    wins, losses = (leads[..., 1] > 0.0).sum(axis=0), (leads[..., 2] < 0.0).sum(axis=0)
     text = (
         f"{num_tasks} tasks of each of {len(rows)} families of other classes. Leads are shares of the gain of the universal rate"
-        f" ({scores.universal}), with 95 % intervals over tasks. Above 0 on {wins[0]} families (below on {losses[0]}) and, over"
-        f" the family's own tuned rate, on {wins[1]} (below on {losses[1]})."
+        f" ({universal}) or of the family's own tuned rate, the larger one, with 95 % intervals over tasks. Above 0 on {wins[0]}"
+        f" families (below on {losses[0]}) and, over the family's own tuned rate, on {wins[1]} (below on {losses[1]})."
     )
-    body = [(r.family, r.loop, _interval(r.over_universal), _interval(r.over_own), str(r.own_rate)) for r in rows]
-    head = ("family", "loop", "over the universal rate", "over its own tuned rate", "its own rate")
+    shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
+    pairs = {name: (shown(*row["over_universal"]), shown(*row["over_own"])) for name, row in rows.items()}
+    body = [(name, row["loop"], *pairs[name], row["own_rate"]) for name, row in rows.items()]
+    head: tuple[str, ...] = ("family", "loop", "over the universal rate", "over its own tuned rate", "its own rate")
     parts: list[Part] = [Heading("Final test"), Paragraph(text), Table(head, body)]
-    by_number = [(str(number), f"{np.mean(leads):+.3f}") for number, leads in scores.by_number.items()]
-    return [*parts, Table(("families in the search", "mean lead over the universal rate"), by_number, (0, 1))]
+    by_number = [(number, f"{np.mean(own):+.3f}") for number, own in scores["by_number"].items()]
+    about = "The same level, searched for fewer generations with the first families of the list:"
+    head = ("families in the search", "mean lead over the universal rate")
+    return [*parts, Paragraph(about), Table(head, by_number, (0, 1))] if by_number else parts
 
 
-def print_scores(scores: Scores) -> None:
-    """Print a line for each family, and the means by the number of search families."""
-    for row in scores.rows:
-        print(f"{row.family} ({row.loop}): over the universal rate {_interval(row.over_universal)}, ", end="")
-        print(f"over its own ({row.own_rate}) {_interval(row.over_own)}")
-    for number, leads in scores.by_number.items():
-        print(f"{number} families in the search: mean lead over the universal rate {np.mean(leads):+.3f}")
-
-
-def read_scores(folder: Folder, model: SearchedModel) -> Scores | None:
-    """Return the scores of a folder, if there are any."""
-    found = folder.read("scores")
-    if found is None:
-        return None
-    rows = []
-    for row in found["rows"]:
-        known: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
-        }
-        rows.append(Row(**known | {"own_rate": Rate(*row["own_rate"])}))
-    return Scores(rows, _universal(model), {int(number): leads for number, leads in found["by_number"]})
+def write_card(work: Work, model: SearchedModel, command: str) -> None:
+    """Write card.md beside the model, with the scores that are known; `metastep publish` adds the checksum."""
+    record, scores = model.record, work.folder.read("scores")
+    setting, known, universal = record.setting, record.configuration, Rate(**record.configuration["universal_rate"])
+    families, listed = [], []
+    for name, own in setting["families"].items():
+        actions = f"{own['num_actions']} {'choices' if own['actions'] == 'discrete' else 'real'}"
+        shares = (f"{level} {found[name]:.2f}" for level, found in known["selection_scores"].items() if name in found)
+        size = actions, str(own["horizon"]), f"{own['discount']:g}"
+        families.append((name, own["use"], own["loop"], *size, ", ".join(shares)))
+    for loop in setting["loops"]:
+        network = f"{' x '.join(map(str, loop['hidden']))} {loop['activation']}"
+        sizes = f"{loop['num_envs']} x {loop['num_steps']}", f"{loop['minibatch_size']}, {loop['gradient_steps']}"
+        more = str(loop["num_updates"]), network, " and ".join(loop["normalises"]) or "nothing"
+        listed.append((loop["name"], *sizes, *more))
+    parts: list[Part] = [Heading("Trained on"), Table(_OF_FAMILIES, families)]
+    parts += [Heading("Loops"), Table(_OF_LOOPS, listed)]
+    levels = ", ".join(f"{each.level} {each.score:.3f} (error {each.error:.2g})" for each in record.validation)
+    made = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}, generations {known['generations']}: a "
+    made += f"{record.level}, the simplest level within {MARGIN} of the best. Shares of the gain of the universal rate"
+    parts.append(Paragraph(f"{made} ({universal}) on the selection families, cut off to -1 to 3: {levels}."))
+    if scores is not None and scores["model"] == model.fingerprint:
+        parts += tables(scores, work.plan.test_tasks, universal)
+    parts += range_tables(record, [*zip(record.names, record.low, record.high, record.scales, strict=True)])
+    parts += [Heading("Limits"), Paragraph(_LIMITS), Heading("Made by"), Command(command)]
+    versions = dict(sorted(record.versions.items()))
+    device = versions.pop("device", "unknown")
+    packages = ", ".join(f"{package} {version}" for package, version in versions.items())
+    parts.append(Paragraph(f"Simulated on {device}, with {packages}."))
+    about = f"Proposes all hyperparameters of PPO's updates, in loops of your own; trained on {len(families)} families."
+    storage.write_atomically(work.folder.path / "card.md", to_markdown(Document("ppo", about, parts), "").encode())

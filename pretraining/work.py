@@ -1,10 +1,9 @@
 """What the stages share: a folder that is resumed, a limit on the time, and programs that are compiled ahead in threads."""
 
 import dataclasses
-import hashlib
-import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metastep import ActorCriticMDP, InputError
+from metastep import ActorCriticMDP, InputError, Tracker
+from metastep.experiments.searching import storage
 from metastep.mdp import Tasks
 from metastep.mdp.blocks import Stream
+from metastep.mdp.runs import BlockResult, BlockRun, run_plans
 from metastep.rules.spaces import usual_values
 from metastep.search import Network, Searched
 
@@ -27,32 +28,35 @@ class OutOfTime(Exception):
 
 
 class Clock:
-    """A limit on the time: `check` raises `OutOfTime` where it is over, `lap` also where another lap would not fit."""
+    """A limit on the time, and how long a block of learners takes."""
 
     def __init__(self, minutes: float | None = None, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._end = now, float("inf") if minutes is None else now() + 60.0 * minutes
-        self._last = now()
+        self.now, self.reserve = now, 0  # blocks to keep time for
+        self.end = np.inf if minutes is None else now() + 60.0 * minutes
+        self._done = deque([(now(), 0.0)], maxlen=400)  # when how much was done
 
-    def check(self, ahead: float = 0.0) -> None:
-        """Raise if so many seconds more would be too many."""
-        if self._now() + ahead > self._end:
+    def fits(self, seconds: float = 0.0) -> bool:
+        """Return whether so many seconds are left, besides those for the reserve."""
+        return self.now() + seconds + self.seconds(self.reserve) <= self.end
+
+    def check(self, seconds: float = 0.0) -> None:
+        """Raise `OutOfTime` if they are not."""
+        if not self.fits(seconds):
             raise OutOfTime
 
-    def start(self) -> None:
-        """Begin the first of several pieces of work that take about as long."""
-        self._last = self._now()
+    def advance(self, blocks: float) -> None:
+        """Count blocks that are done, and check the time."""
+        self._done.append((self.now(), self._done[-1][1] + blocks))
+        self.check()
 
-    def lap(self) -> None:
-        """End one of them; another follows."""
-        took, self._last = self._now() - self._last, self._now()
-        self.check(took)
+    def seconds(self, blocks: float) -> float:
+        """Return how long so many blocks take, as those of the last minutes did."""
+        (since, before), (until, after) = self._done[0], self._done[-1]
+        return blocks * (until - since) / (after - before) if after > before else 0.0
 
 
 class Folder(NamedTuple):
-    """Where results are kept, each written to a temporary name, synced and renamed.
-
-    Every file names the settings that it belongs to.
-    """
+    """Where results are kept; every file names the settings that it belongs to."""
 
     path: Path
     identity: str
@@ -62,43 +66,69 @@ class Folder(NamedTuple):
         file = self.path / f"{name}.json"
         if not file.exists():
             return None
-        try:
-            found = json.loads(file.read_text("utf-8"))
-            if found["identity"] == self.identity:
-                return found["content"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"File {file} is damaged; remove it to compute it again.") from None
-        raise InputError(f"File {file} belongs to other settings; put back its own, or use another folder.")
+        found = storage.read_json(file)
+        if not isinstance(found, dict) or found.get("identity") != self.identity:
+            raise InputError(f"File {file} belongs to other settings; put back its own, or use another folder.")
+        return found["content"]
 
     def write(self, name: str, content: Any) -> Any:
         """Write a JSON value under a name, and return it as it will be read."""
-        text = json.dumps({"identity": self.identity, "content": content}, sort_keys=True, allow_nan=False)
-        write_bytes(self.path / f"{name}.json", text.encode())
-        return json.loads(text)["content"]
-
-
-def write_bytes(file: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
+        file = self.path / f"{name}.json"
+        storage.create_folder(file.parent)
+        storage.write_json(file, {"identity": self.identity, "content": content})
+        return self.read(name)
 
 
 def open_folder(path: Path, settings: Any) -> Folder:
     """Return a folder for these settings, JSON; one that was begun with others is refused."""
-    identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    folder, file = Folder(path, identity), path / "settings.json"
-    if not file.exists():
+    folder = Folder(path, storage.sha256_of_json(settings))
+    if not (path / "settings.json").exists():
         # A process that was killed while it wrote the settings leaves a hidden file.
         if path.exists() and any(not each.name.startswith(".") for each in path.iterdir()):
             raise InputError(f"--out: {path} holds other files; use a new folder.")
         folder.write("settings", settings)
     folder.read("settings")  # refuses others
     return folder
+
+
+class Work(NamedTuple):
+    """A plan to work on, and where, until when and how progress is shown."""
+
+    folder: Folder
+    plan: Any
+    seed: int
+    clock: Clock
+    tracker: Tracker
+
+    def kept(self, name: str, compute: Callable[[], Any], of: Any = None) -> Any:
+        """Return a JSON value that is kept under a name; it is computed where it is missing or belongs to something else."""
+        known = self.folder.read(name)
+        if known is None or known["of"] != of:
+            known = self.folder.write(name, {"of": of, "value": compute()})
+        return known["value"]
+
+    def announce(self, name: str, blocks: float) -> None:
+        """Say how long so many blocks will take."""
+        if seconds := self.clock.seconds(blocks):
+            print(f"{name}: about {seconds / 60.0:.1f} minutes left in all", flush=True)
+
+    def run(self, name: str, plan: Any, blocks: float) -> Any:
+        """Run a plan of so many blocks; stop when the time is up."""
+        with self.tracker.stage(name, blocks, "blocks") as stage:
+
+            def advance(amount: float) -> None:
+                stage.advance(amount)
+                self.clock.advance(amount)
+
+            return run_plans([plan], advance)[0]
+
+    def play(self, name: str, blocks: Sequence[BlockRun]) -> list[BlockResult]:
+        """Run blocks of learners."""
+
+        def plan() -> Any:
+            return (yield blocks)
+
+        return self.run(name, plan(), len(blocks))
 
 
 # One at a time, since Python traces in one thread only: many at once would all be late. XLA compiles in many.
@@ -136,10 +166,15 @@ def compile_programs(mdp: ActorCriticMDP, network: Network | None = None) -> Non
         mdp.lowered(tasks)
     learners = mdp.begin(tasks)
     if network is not None:
-        controller = Searched(network, np.zeros((mdp.block_size, network.num_weights), np.float32))
+        controller = for_all(mdp, network, np.zeros(network.num_weights, np.float32))
         jax.block_until_ready(controller.propose(controller.init(mdp, learners), learners))
     else:
         jax.block_until_ready(mdp.advance(learners, own_values(mdp, mdp.block_size)))
+
+
+def for_all(mdp: ActorCriticMDP, network: Network, weights: Any) -> Searched:
+    """Return a controller with weights for every learner of a block, as a search has it, to be the same program."""
+    return Searched(network, np.tile(weights, (mdp.block_size, 1)))
 
 
 def draw_tasks(mdp: ActorCriticMDP, seed: int, stream: Stream, block: int) -> Tasks:
@@ -154,11 +189,3 @@ def own_values(mdp: ActorCriticMDP, num: int) -> jax.Array:
     usual: dict[str, float] = usual_values(mdp.rule, mdp.space)  # type: ignore[arg-type]  # it is a box
     row = jnp.asarray([usual.get(name, 0.0) for name in mdp.space.names], jnp.float32)
     return jnp.broadcast_to(row, (num, len(row)))
-
-
-def in_order(names: Iterable[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the wanted names in the order of a table; unknown ones are refused."""
-    known = [*names]
-    if unknown := [name for name in wanted if name not in known]:
-        raise InputError(f"families: {unknown[0]!r} is not in the table; allowed are {', '.join(known)}.")
-    return tuple(name for name in known if name in wanted)

@@ -2,7 +2,7 @@
 
 from collections import namedtuple
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,22 @@ from metastep.envs import Context, ContextSpace, Step, to_uniform
 from metastep.envs.base import Wrapper
 
 Scalars = tuple[Array, ...]
-
-
 Wrapped = namedtuple("Wrapped", "inside own")  # the state of the environment inside, and numbers of the wrapper's own
 
 
-@dataclass(frozen=True)
-class Stateful(Wrapper):
+@dataclass_transform(frozen_default=True)
+class Varied(Wrapper):
+    """A wrapper; its classes become frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
+
+def _zeros(num: int) -> Any:
+    return lambda _: (jnp.float32(0.0),) * num
+
+
+class Stateful(Varied):
     """A wrapper with numbers of its own, which start as `own_start` says."""
 
     def own_start(self) -> tuple[Any, ...]:
@@ -38,13 +47,11 @@ def with_coordinate(space: ContextSpace, name: str, reach: float) -> ContextSpac
     return ContextSpace((*space.names, name), (*space.low, -reach), (*space.high, reach), (*space.units, ""))
 
 
-@dataclass(frozen=True)
-class ScaledRewards(Wrapper):
+class ScaledRewards(Varied):
     """Multiply rewards by a power of ten, uniform on [-power, power] over tasks, and add a constant."""
 
     power: float = 1.5
     shift: float = 0.0
-
     context_space = property(lambda self: with_coordinate(self.env.context_space, "reward_power", self.power))
 
     def step(self, context: Context, state: Any, action: Scalars, noise: Scalars) -> Step:
@@ -52,25 +59,20 @@ class ScaledRewards(Wrapper):
         return after._replace(reward=10.0**context.reward_power * after.reward + self.shift)
 
 
-@dataclass(frozen=True)
-class ScaledObservations(Wrapper):
+class ScaledObservations(Varied):
     """Multiply every observation by a power of ten of its own: a number of the task times a fixed one, each in [-1, 1]."""
 
     power: float = 0.4
     seed: int = 0
-
     context_space = property(lambda self: with_coordinate(self.env.context_space, "observation_power", self.power))
 
     def observe(self, context: Context, state: Any) -> Scalars:
         shares = np.random.default_rng(self.seed).uniform(-1.0, 1.0, self.num_observations).tolist()
-        seen = self.env.observe(context, state)
-        return tuple(
-            10.0 ** (context.observation_power * share) * each for share, each in zip(shares, seen, strict=True)
-        )
+        pairs = zip(shares, self.env.observe(context, state), strict=True)
+        return tuple(10.0 ** (context.observation_power * share) * each for share, each in pairs)
 
 
-@dataclass(frozen=True)
-class MixedObservations(Wrapper):
+class MixedObservations(Varied):
     """Turn the observations by a random rotation, the same in all tasks."""
 
     seed: int = 0
@@ -82,12 +84,10 @@ class MixedObservations(Wrapper):
         return tuple(sum(share * each for share, each in zip(row, seen, strict=True)) for row in rows)
 
 
-@dataclass(frozen=True)
-class NoisyObservations(Wrapper):
+class NoisyObservations(Varied):
     """Add normal noise of a standard deviation to every observation."""
 
     sigma: float = 0.1
-
     reset_noise = property(lambda self: self.env.reset_noise + self.num_observations)
     step_noise = property(lambda self: self.env.step_noise + self.num_observations)
 
@@ -103,12 +103,10 @@ class NoisyObservations(Wrapper):
         return after._replace(state=Wrapped(after.state, noise[self.env.step_noise :]))
 
 
-@dataclass(frozen=True)
-class RepeatedActions(Wrapper):
+class RepeatedActions(Varied):
     """Take every action so many times, until the episode ends; rewards add up."""
 
     times: int = 4
-
     step_noise = property(lambda self: self.times * self.env.step_noise)
 
     def step(self, context: Context, state: Any, action: Scalars, noise: Scalars) -> Step:
@@ -121,7 +119,6 @@ class RepeatedActions(Wrapper):
         return after
 
 
-@dataclass(frozen=True)
 class DelayedActions(Stateful):
     """Make every action some steps after it was chosen; the first ones are 0."""
 
@@ -135,8 +132,7 @@ class DelayedActions(Stateful):
         return after._replace(state=Wrapped(after.state, (*state.own[1:], action)))
 
 
-@dataclass(frozen=True)
-class DelayedObservations(Wrapper):
+class DelayedObservations(Varied):
     """Show what was there some steps ago; at first, the first state."""
 
     steps: int = 1
@@ -153,14 +149,11 @@ class DelayedObservations(Wrapper):
         return after._replace(state=Wrapped(after.state, (*state.own[1:], seen)))
 
 
-@dataclass(frozen=True)
 class DelayedRewards(Stateful):
     """Pay the rewards of so many steps together at the last of them, or where the episode ends."""
 
     steps: int = 10
-
-    def own_start(self) -> tuple[Any, ...]:
-        return jnp.float32(0.0), jnp.float32(0.0)
+    own_start = _zeros(2)
 
     def step(self, context: Context, state: Wrapped, action: Scalars, noise: Scalars) -> Step:
         after = self.env.step(context, state.inside, action, noise)
@@ -170,16 +163,12 @@ class DelayedRewards(Stateful):
         return Step(Wrapped(after.state, own), jnp.where(pays, owed, 0.0), after.terminated)
 
 
-@dataclass(frozen=True)
 class TimeLimit(Stateful):
     """End episodes after so many steps, and show the share of them that is left as the last observation."""
 
     steps: int = 100
-
     num_observations = property(lambda self: self.env.num_observations + 1)
-
-    def own_start(self) -> tuple[Any, ...]:
-        return (jnp.float32(0.0),)
+    own_start = _zeros(1)
 
     def observe(self, context: Context, state: Wrapped) -> Scalars:
         return *super().observe(context, state), 1.0 - state.own[0] / self.steps
@@ -189,12 +178,10 @@ class TimeLimit(Stateful):
         return Step(Wrapped(after.state, (elapsed,)), after.reward, after.terminated | (elapsed >= self.steps))
 
 
-@dataclass(frozen=True)
 class StickyActions(Stateful):
     """Take the last action again with a probability; the first one is 0."""
 
     chance: float = 0.1
-
     step_noise = property(lambda self: self.env.step_noise + 1)
 
     def step(self, context: Context, state: Wrapped, action: Scalars, noise: Scalars) -> Step:
@@ -204,8 +191,7 @@ class StickyActions(Stateful):
         return after._replace(state=Wrapped(after.state, taken))
 
 
-@dataclass(frozen=True)
-class DiscreteActions(Wrapper):
+class DiscreteActions(Varied):
     """Offer the lowest, middle and highest value of each number of an action, in all combinations."""
 
     num_actions, action_range = 1, None
@@ -218,8 +204,7 @@ class DiscreteActions(Wrapper):
         return self.env.step(context, state, made, noise)
 
 
-@dataclass(frozen=True)
-class Named(Wrapper):
+class Named(Varied):
     """The same under another name."""
 
     name: str = ""

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +18,8 @@ from pretraining.families import SETTINGS, TEST, build
 EPISODES = 1024
 
 
-class Played(NamedTuple):
-    """One episode in each of many tasks."""
-
-    returns: NDArray[np.float32]
-    lengths: NDArray[np.int32]
-    ended: NDArray[np.bool_]
-    compiling: float  # s
-    rate: float  # steps a second, those after the end included
-
-
-def play(env: Env, horizon: int, num: int = EPISODES, seed: int = 0) -> Played:
-    """Play one episode in each of `num` tasks, with uniform actions."""
+def play(env: Env, horizon: int, num: int = EPISODES, seed: int = 0) -> list[NDArray[Any]]:
+    """Play one episode in each of `num` tasks, with uniform actions; return their returns, lengths and whether they ended."""
     choices, space, (low, high) = choices_of(env), env.context_space, range_of(env) or (-1.0, 1.0)
 
     def draw(key: Array) -> tuple[Array, ...]:
@@ -37,44 +28,36 @@ def play(env: Env, horizon: int, num: int = EPISODES, seed: int = 0) -> Played:
         return tuple(jax.random.uniform(key, (env.num_actions,), minval=low, maxval=high))
 
     def episode(context: Array, key: Array) -> tuple[Array, Array, Array]:
-        task = space.unpack(context)
-
-        def step(carry: tuple[Any, ...], key: Array) -> tuple[tuple[Any, ...], None]:
-            state, alive, paid, length = carry
+        def step(carry: Any, key: Array) -> tuple[Any, None]:
+            (state, paid, length), alive = carry
             chosen, moved = jax.random.split(key)
             after = env.step(task, state, draw(chosen), tuple(jax.random.normal(moved, (env.step_noise,))))
-            state = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after.state, state)
-            paid = paid + jnp.where(alive, after.reward, 0.0)
-            return (state, alive & ~after.terminated, paid, length + alive.astype(jnp.int32)), None
+            new = after.state, paid + after.reward, length + 1
+            return (jax.tree.map(partial(jnp.where, alive), new, carry[0]), alive & ~after.terminated), None
 
+        task = space.unpack(context)
         first = env.reset(task, tuple(jax.random.normal(jax.random.fold_in(key, 1), (env.reset_noise,))))
-        start = first, jnp.bool_(True), jnp.float32(0.0), jnp.int32(0)
-        (_, alive, paid, length), _ = jax.lax.scan(step, start, jax.random.split(key, horizon))
+        start = (first, jnp.float32(0.0), jnp.int32(0)), jnp.bool_(True)
+        ((_, paid, length), alive), _ = jax.lax.scan(step, start, jax.random.split(key, horizon))
         return paid, length, ~alive
 
     tasks, keys = jax.random.split(jax.random.key(seed))
     contexts = space.sample(tasks, num)
     if "reward_power" in space.names:  # returns are of the family's own rewards
         contexts = contexts.at[:, space.names.index("reward_power")].set(0.0)
-    given, began = (contexts, jax.random.split(keys, num)), time.perf_counter()
-    program = jax.jit(jax.vmap(episode)).lower(*given).compile()
-    ready = time.perf_counter()
-    returns, lengths, ended = map(np.asarray, program(*given))
-    return Played(returns, lengths, ended, ready - began, num * horizon / (time.perf_counter() - ready))
+    return [np.asarray(part) for part in jax.jit(jax.vmap(episode))(contexts, jax.random.split(keys, num))]
 
 
 def main(names: list[str]) -> None:
     """Print a row for each setting."""
-    print(f"{'setting':20} seen  actions     return  (spread)   ends  steps  compiling  steps/s")
+    print(f"{'setting':20} seen  actions     return  (spread)   ends  steps  seconds")
     for name in names or SETTINGS:
-        env = build(name)
-        returns, lengths, ended, compiling, rate = play(env, SETTINGS[name].horizon)
-        choices = choices_of(env)
+        env, began = build(name), time.perf_counter()
+        (returns, lengths, ended), choices = play(env, SETTINGS[name].horizon), choices_of(env)
         actions = f"{env.num_actions} real" if choices is None else f"1 of {choices}"
-        paid = f"{returns.mean():10.4g} ({returns.std():8.3g})"
-        ends = f"{ended.mean():6.0%} {lengths.mean():6.0f}"
-        mark = "test" if name in TEST else ""
-        print(f"{name:20} {env.num_observations:4}  {actions:8} {paid} {ends} {compiling:8.1f} s {rate:8.2g} {mark}")
+        paid, took = f"{returns.mean():10.4g} ({returns.std():8.3g})", time.perf_counter() - began
+        ends = f"{ended.mean():6.0%} {lengths.mean():6.0f} {took:8.1f} {'test' if name in TEST else ''}"
+        print(f"{name:20} {env.num_observations:4}  {actions:8} {paid} {ends}")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,35 @@
 """What most families have in common."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, dataclass_transform
 
 import jax.numpy as jnp
 from jax import Array
 
-from metastep.envs import Context, to_uniform
+from metastep.envs import Context, ContextSpace, to_uniform
 from metastep.envs.base import State
 
 Scalars = tuple[Array, ...]
 
 
+def tasks(text: str) -> ContextSpace:
+    """Return tasks whose coordinates are listed with their ends and, some of them, units: "mass 0.5 1.5 kg, wind -1 1"."""
+    rows = ([*part.split(maxsplit=3), ""][:4] for part in text.split(", "))
+    names, low, high, units = zip(*rows, strict=True)
+    return ContextSpace(names, tuple(map(float, low)), tuple(map(float, high)), units)
+
+
+@dataclass_transform(frozen_default=True)
 class Family:
     """A family whose numbers all start uniformly and are all seen; actions are from -1 to 1, or `num_choices` of them.
 
     A class sets `name`, `state`, a named tuple, and `starts`: for every number of the state the bounds that it starts between,
-    or where it always starts.
+    or where it always starts. It becomes a frozen dataclass, whose fields are the tasks and the options.
     """
 
-    name: str
+    name: Any
     state: Any
-    starts: tuple[float | tuple[float, float], ...]
+    starts: Any
 
     packages: tuple[str, ...] = ()
     num_actions: Any = 1
@@ -29,6 +38,9 @@ class Family:
     num_observations: Any = property(lambda self: len(self.starts))
     reset_noise: Any = property(lambda self: sum(isinstance(start, tuple) for start in self.starts))
     action_range: Any = property(lambda self: (-1.0, 1.0) if self.num_choices is None else None)
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def reset(self, context: Context, noise: Scalars) -> State:
         """Draw the first state of an episode."""

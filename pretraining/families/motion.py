@@ -2,7 +2,6 @@
 
 import math
 from collections import namedtuple
-from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import Array
@@ -10,24 +9,24 @@ from jax import Array
 from metastep.envs import Context, ContextSpace, Step, runge_kutta, sincos, to_uniform
 from metastep.envs.base import State
 from metastep.envs.cartpole import CartPoleState, euler_step
-from pretraining.families.base import Family, Scalars, clipped
+from pretraining.families.base import Family, Scalars, clipped, tasks
 
-SpringsState = namedtuple(
-    "SpringsState", "place_1 place_2 place_3 speed_1 speed_2 speed_3"
-)  # of three masses, from rest
+# Of three masses, from rest.
+SpringsState = namedtuple("SpringsState", "place_1 place_2 place_3 speed_1 speed_2 speed_3")
+IntegratorState = namedtuple("IntegratorState", "axes time")  # for every axis the place and its derivatives
+TwoPolesState = namedtuple("TwoPolesState", "position angle_1 angle_2 speed spin_1 spin_2")  # angles from upright
+BeamState = namedtuple("BeamState", "ball tilt speed spin")  # the ball is between -1 and 1
+# Angle of the first link, of the second one from the first, their speeds, and where the target is.
+ReacherState = namedtuple("ReacherState", "first second first_speed second_speed target_x target_y")
 
 
-@dataclass(frozen=True)
 class Springs(Family):
     """Push the first of three masses between two walls, joined by springs, so that the last one rests at a target.
 
     A step pays minus the squared distance of the last mass to the target, and minus 0.01 times the squared action.
     """
 
-    context_space: ContextSpace = ContextSpace(
-        ("mass", "stiffness", "damping", "force", "target"), (0.5, 2.0, 0.1, 2.0, -0.5), (1.5, 8.0, 0.5, 4.0, 0.5)
-    )
-
+    context_space: ContextSpace = tasks("mass 0.5 1.5, stiffness 2 8, damping 0.1 0.5, force 2 4, target -0.5 0.5")
     name, state, starts, num_observations = "springs", SpringsState, ((-0.2, 0.2),) * 3 + (0.0,) * 3, 7
 
     def observe(self, context: Context, state: State) -> Scalars:
@@ -47,26 +46,15 @@ class Springs(Family):
         return Step(moved, -((moved.place_3 - context.target) ** 2) - 0.01 * share**2, jnp.bool_(False))
 
 
-IntegratorState = namedtuple("IntegratorState", "axes time")  # for every axis the place and its derivatives
-
-
-@dataclass(frozen=True)
 class Integrator(Family):
-    """Follow a target that moves on a circle; a step pays minus the mean squared distance, less 0.01 times the squared action.
+    """Follow a target that moves on a circle; a step pays minus the mean squared distance, less 0.01 times the squared action."""
 
-    Args:
-        order: which derivative of the place the action is, up to `gain`.
-        axes: how many there are.
-        ends: whether being 3 away from the origin along an axis, where place and derivatives are cut off, ends and costs 20.
-    """
-
-    context_space: ContextSpace = ContextSpace(
-        ("gain", "drag", "radius", "pace"), (1.0, 0.0, 0.0, 0.2), (3.0, 1.0, 0.8, 1.0)
+    context_space: ContextSpace = tasks("gain 1 3, drag 0 1, radius 0 0.8, pace 0.2 1")
+    order: int = 2  # which derivative of the place the action is, up to `gain`
+    axes: int = 1  # how many there are
+    ends: bool = (
+        False  # whether being 3 away from the origin, where place and derivatives are cut off, ends and costs 20
     )
-    order: int = 2
-    axes: int = 1
-    ends: bool = False
-
     name, num_observations = "integrator", property(lambda self: self.axes * (self.order + 1))
     num_actions = reset_noise = property(lambda self: self.axes)
 
@@ -96,21 +84,12 @@ class Integrator(Family):
         return Step(after, jnp.where(is_out, -20.0, -cost), is_out)
 
 
-@dataclass(frozen=True)
 class Swing(Family):
-    """Push a cart with up to `force`; a step pays how high its pole is, 0 to 1, less 0.1 times the squared distance.
+    """Push a cart with up to `force`; a step pays how high its pole is, 0 to 1, less 0.1 times the squared distance."""
 
-    Args:
-        start: angle from upright around which the pole starts, at rest.
-        ends: whether leaving the track of 2.5 m on either side ends the episode; otherwise a wall stops the cart.
-    """
-
-    context_space: ContextSpace = ContextSpace(
-        ("cart_mass", "pole_mass", "length", "force"), (0.5, 0.1, 0.3, 8.0), (1.5, 0.5, 0.8, 16.0)
-    )
-    start: float = math.pi
-    ends: bool = True
-
+    context_space: ContextSpace = tasks("cart_mass 0.5 1.5, pole_mass 0.1 0.5, length 0.3 0.8, force 8 16")
+    start: float = math.pi  # angle from upright around which the pole starts, at rest
+    ends: bool = True  # whether leaving the track of 2.5 m on either side ends; otherwise a wall stops the cart
     name, state, num_observations = "swing", CartPoleState, 5
     starts = property(lambda self: ((-0.1, 0.1), 0.0, (self.start - 0.1, self.start + 0.1), 0.0))
 
@@ -130,22 +109,15 @@ class Swing(Family):
         return Step(CartPoleState(at, speed, angle, jnp.clip(spin, -30.0, 30.0)), reward, is_off)
 
 
-TwoPolesState = namedtuple("TwoPolesState", "position angle_1 angle_2 speed spin_1 spin_2")  # angles from upright
-
-
-@dataclass(frozen=True)
 class TwoPoles(Family):
     """Push a cart with two poles left (0) or right (1); every step pays 1, until one leans 36 degrees or the cart leaves 2.4 m.
 
     The poles stand side by side and have different lengths (Wieland, 1991).
     """
 
-    context_space: ContextSpace = ContextSpace(
-        ("cart_mass", "mass_1", "mass_2", "length_1", "length_2", "force"),
-        (0.7, 0.08, 0.01, 0.4, 0.04, 8.0),
-        (1.3, 0.12, 0.03, 0.6, 0.15, 12.0),
+    context_space: ContextSpace = tasks(
+        "cart_mass 0.7 1.3, mass_1 0.08 0.12, mass_2 0.01 0.03, length_1 0.4 0.6, length_2 0.04 0.15, force 8 12"
     )
-
     name, state, num_choices = "two-poles", TwoPolesState, 2
     starts = (0.0, (-0.05, 0.05), (-0.05, 0.05), 0.0, 0.0, 0.0)
 
@@ -169,20 +141,13 @@ class TwoPoles(Family):
         return Step(moved, jnp.float32(1.0), leans | (jnp.abs(moved.position) > 2.4))
 
 
-BeamState = namedtuple("BeamState", "ball tilt speed spin")  # the ball is between -1 and 1
-
-
-@dataclass(frozen=True)
 class Beam(Family):
     """Turn a beam with a ball by a torque; every step pays 1 less the squared place of the ball, which falls off beyond 1.
 
     The ball rolls without slipping: it is accelerated by 5/7 of what a sliding one would be.
     """
 
-    context_space: ContextSpace = ContextSpace(
-        ("gravity", "torque", "damping", "roughness"), (3.0, 2.0, 0.5, 0.0), (10.0, 5.0, 2.0, 0.5)
-    )
-
+    context_space: ContextSpace = tasks("gravity 3 10, torque 2 5, damping 0.5 2, roughness 0 0.5")
     name, state, starts = "beam", BeamState, ((-0.5, 0.5), (-0.1, 0.1), (-0.1, 0.1), (-0.1, 0.1))
 
     def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
@@ -193,3 +158,67 @@ class Beam(Family):
         ball = state.ball + 0.05 * speed
         after = BeamState(ball, tilt, speed, jnp.where(jnp.abs(tilt) >= 0.8, 0.0, spin))
         return Step(after, 1.0 - ball**2, jnp.abs(ball) > 1.0)
+
+
+class Reacher(Family):
+    """Move the tip of a two-link arm in a horizontal plane to a target with torques at both joints, each from -1 to 1.
+
+    As in Gymnasium's Reacher-v5 a step pays minus the distance to the target, after it, and minus 0.1 times the squared action,
+    after the cut, and the target is anywhere within reach of the stretched arm. Unlike there, links have no armature, so that
+    they move one another, and joints have no limits. An episode has no end but its time limit.
+    """
+
+    context_space: ContextSpace = tasks(
+        "mass_1 .7 1.3 kg, mass_2 .7 1.3 kg, length_1 .08 .12 m, length_2 .08 .12 m, "
+        "damping .003 .008 N m s, torque .035 .065 N m"
+    )
+    name, num_observations, num_actions, reset_noise = "reacher", 10, 2, 6
+
+    def reset(self, context: Context, noise: Scalars) -> ReacherState:
+        """Nearly stretched and at rest; the target is uniform on the disc."""
+        first, second = (to_uniform(normal, -0.1, 0.1) for normal in noise[:2])
+        first_speed, second_speed = (to_uniform(normal, -0.005, 0.005) for normal in noise[2:4])
+        radius = (context.length_1 + context.length_2) * jnp.sqrt(to_uniform(noise[4], 0.0, 1.0))
+        sin, cos = sincos(to_uniform(noise[5], -math.pi, math.pi))
+        return ReacherState(first, second, first_speed, second_speed, radius * cos, radius * sin)
+
+    def mass_matrix(self, context: Context, cos: Array) -> Scalars:
+        """Return the entries (1, 1), (1, 2) and (2, 2) at the cosine of the second angle; links are thin rods."""
+        lever = 0.5 * context.mass_2 * context.length_1 * context.length_2 * cos
+        last = context.mass_2 * context.length_2**2 / 3.0
+        first = (context.mass_1 / 3.0 + context.mass_2) * context.length_1**2
+        return first + last + 2.0 * lever, last + lever, last
+
+    def derivative(self, context: Context, state: State, torque: Scalars) -> State:
+        """Return the time derivative of the state: M(q) q'' = torque - damping q' - C(q, q')."""
+        sin, cos = sincos(state.second)
+        both, coupling, last = self.mass_matrix(context, cos)
+        bend = 0.5 * context.mass_2 * context.length_1 * context.length_2 * sin
+        first, second = state.first_speed, state.second_speed
+        load_1 = torque[0] - context.damping * first + bend * second * (2.0 * first + second)
+        load_2 = torque[1] - context.damping * second - bend * first**2
+        determinant, still = both * last - coupling**2, jnp.zeros_like(first)
+        pushes = (last * load_1 - coupling * load_2) / determinant, (both * load_2 - coupling * load_1) / determinant
+        return ReacherState(first, second, *pushes, still, still)
+
+    def to_target(self, context: Context, state: State) -> tuple[Array, Array]:
+        """Return the vector from the target to the tip of the arm."""
+        (sin_1, cos_1), (sin_2, cos_2) = sincos(state.first), sincos(state.first + state.second)
+        x = context.length_1 * cos_1 + context.length_2 * cos_2 - state.target_x
+        return x, context.length_1 * sin_1 + context.length_2 * sin_2 - state.target_y
+
+    def observe(self, context: Context, state: State) -> Scalars:
+        """Cosines and sines of the angles, the target, the speeds, and the vector from the target to the tip.
+
+        Lengths are in units of 0.1 m, speeds in units of 10 rad/s.
+        """
+        (sin_1, cos_1), (sin_2, cos_2) = sincos(state.first), sincos(state.second)
+        lengths = (10.0 * value for value in (state.target_x, state.target_y, *self.to_target(context, state)))
+        return cos_1, cos_2, sin_1, sin_2, 0.1 * state.first_speed, 0.1 * state.second_speed, *lengths
+
+    def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
+        pushes = clipped(action)
+        torque = context.torque * pushes[0], context.torque * pushes[1]
+        moved = runge_kutta(lambda state: self.derivative(context, state, torque), state, 0.02)
+        x, y = self.to_target(context, moved)
+        return Step(moved, -jnp.sqrt(x**2 + y**2) - 0.1 * (pushes[0] ** 2 + pushes[1] ** 2), jnp.bool_(False))

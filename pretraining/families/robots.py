@@ -1,8 +1,7 @@
 """Planar robots with random limbs on the library's planar engine: hopper, walker, runner, worm and swimmer."""
 
-from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -10,6 +9,7 @@ from jax import Array, lax
 from metastep.envs import Context, ContextSpace, Step, to_uniform
 from metastep.envs import planar as engine
 from metastep.envs.planar import NUM_SLIDES, Body, Cheetah, CheetahState, Impedance, Load, Point, Sphere
+from pretraining.families.base import Family, Scalars, clipped
 
 DT, SKIP, ITERATIONS = 0.01, 4, 4  # s, physics steps an action, and Newton steps of each
 RADIUS, DENSITY = 0.05, 4.0  # m, of limbs, and kg/m
@@ -30,12 +30,9 @@ class Limb(NamedTuple):
 
 def _leg(hip: int, first: int, *, at_end: bool = False) -> tuple[Limb, ...]:
     """Return thigh, shin and foot, of numbers from `first` on."""
-    thigh = Limb("thigh", hip, at_end, 0.0, -1.0, (-0.8, 1.0))
-    return (
-        thigh,
-        Limb("shin", first, True, 0.0, -1.0, (-0.2, 1.5)),
-        Limb("foot", first + 1, True, 1.0, 0.0, (-0.7, 0.7)),
-    )
+    shin = Limb("shin", first, True, 0.0, -1.0, (-0.2, 1.5))
+    foot = Limb("foot", first + 1, True, 1.0, 0.0, (-0.7, 0.7))
+    return Limb("thigh", hip, at_end, 0.0, -1.0, (-0.8, 1.0)), shin, foot
 
 
 _TORSO, _TRUNK = Limb("torso", None, False, 0.0, 1.0), Limb("torso", None, False, 1.0, 0.0)
@@ -57,24 +54,27 @@ def _space(kind: str) -> ContextSpace:
     return ContextSpace((*names, "gear", other[0]), (*low, motor[0], other[1]), (*high, motor[1], other[2]))
 
 
-class Robot:
+class Robot(Family):
     """Move forward: a step pays the speed, less 0.05 times the mean squared torque, plus 1 where falling ends episodes.
 
     Torques at all hinges but the root's are from -1 to 1 times `gear`. A robot falls where it leans by more than 0.8 rad or its
     root is below 0.6 of its height at the start.
     """
 
-    context_space: ContextSpace
-    kind: str
-    falls: bool
+    context_space: Any = None  # by default that of the limbs
+    falls: bool = False
 
-    packages, step_noise, action_range = (), 0, (-1.0, 1.0)
-    joint = 0.2, 0.0, 1.5  # armature, stiffness and damping of the hinges
-    limbs = property(lambda self: LIMBS[self.kind])
-    name = property(lambda self: self.kind)
+    joint: ClassVar = 0.2, 0.0, 1.5  # armature, stiffness and damping of the hinges
+    limbs = property(lambda self: LIMBS[self.name])
     num_actions = property(lambda self: len(self.limbs) - 1)
     num_observations = property(lambda self: 2 * (NUM_SLIDES + len(self.limbs)) - 1)
-    reset_noise = property(lambda self: 2 * (NUM_SLIDES + len(self.limbs)) - 2)
+    reset_noise = property(lambda self: self.num_observations - 1)
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__name__.lower()
+        cls.__annotations__ = {"context_space": ContextSpace} | cls.__annotations__  # a default of its own
+        cls.context_space = _space(cls.name)
+        super().__init_subclass__()
 
     def model(self, context: Context) -> Cheetah:
         """Return the robot of a task."""
@@ -87,7 +87,7 @@ class Robot:
             inertia, own = mass * size**2 / 12.0, (0.0, 0.0, 0.0) if parent is None else self.joint
             gear = None if parent is None else context.gear
             bodies.append(Body(parent, hinge, centre, mass, inertia, *own, gear, limits, 5.0, SOFT))
-        if self.kind == "swimmer":
+        if self.name == "swimmer":
             return Cheetah(tuple(bodies), (), DT, 0.0)
         weight = 8.0 * context.friction**2 * (1.0 + context.friction**2) / sum(body.mass for body in bodies)
         tips = *enumerate(ends), (0, Point(0.0, 0.0))
@@ -102,21 +102,19 @@ class Robot:
         tips = [pose[sphere.body].height + pose[sphere.body].turned(sphere.centre).z for sphere in robot.spheres]
         return RADIUS - reduce(jnp.minimum, tips, jnp.zeros_like(context.gear))
 
-    def reset(self, context: Context, noise: tuple[Array, ...]) -> CheetahState:
+    def reset(self, context: Context, noise: Scalars) -> CheetahState:
         """Near its rest, which touches the floor."""
         half = len(noise) // 2
         angles, speeds = (tuple(to_uniform(z, -0.05, 0.05) for z in part) for part in (noise[:half], noise[half:]))
-        start = jnp.zeros_like(context.gear), self.height(context) + angles[0]
-        return CheetahState(
-            (*start, *angles[1:]), (jnp.zeros_like(start[0]), *speeds), (jnp.zeros_like(start[0]),) * (half + 1)
-        )
+        zero, height = jnp.zeros_like(context.gear), self.height(context) + angles[0]
+        return CheetahState((zero, height, *angles[1:]), (zero, *speeds), (zero,) * (half + 1))
 
-    def observe(self, context: Context, state: CheetahState) -> tuple[Array, ...]:
+    def observe(self, context: Context, state: CheetahState) -> Scalars:
         """Height, angles and speeds, cut off at 10."""
         return (*state.position[1:], *(jnp.clip(speed, -10.0, 10.0) for speed in state.velocity))
 
-    def step(self, context: Context, state: CheetahState, action: tuple[Array, ...], noise: tuple[Array, ...]) -> Step:
-        robot, torques = self.model(context), tuple(jnp.clip(part, *self.action_range) for part in action)
+    def step(self, context: Context, state: CheetahState, action: Scalars, noise: Scalars) -> Step:
+        robot, torques = self.model(context), clipped(action)
 
         def advance(_: int, state: CheetahState) -> CheetahState:
             after = self.physics(context, robot, state, torques)
@@ -130,86 +128,50 @@ class Robot:
         fallen = (jnp.abs(after.position[2]) > 0.8) | (after.position[1] < 0.6 * self.height(context))
         return Step(after, reward, fallen)
 
-    def physics(
-        self, context: Context, robot: Cheetah, state: CheetahState, torques: tuple[Array, ...]
-    ) -> CheetahState:
+    def physics(self, context: Context, robot: Cheetah, state: CheetahState, torques: Scalars) -> CheetahState:
         """Return the state after one physics step."""
         return engine.step(robot, state, torques, ITERATIONS)
 
 
-@dataclass(frozen=True)
 class Hopper(Robot):
     """One leg with a foot."""
 
-    context_space: ContextSpace = _space("hopper")
     falls: bool = True
 
-    kind = "hopper"
 
-
-@dataclass(frozen=True)
 class Walker(Robot):
     """Two legs with feet."""
 
-    context_space: ContextSpace = _space("walker")
     falls: bool = True
 
-    kind = "walker"
 
-
-@dataclass(frozen=True)
 class Runner(Robot):
     """A trunk between two legs without feet."""
 
-    context_space: ContextSpace = _space("runner")
-    falls: bool = False
 
-    kind = "runner"
-
-
-@dataclass(frozen=True)
 class Worm(Robot):
     """A chain of four links on the floor."""
 
-    context_space: ContextSpace = _space("worm")
-    falls: bool = False
 
-    kind = "worm"
-
-
-@dataclass(frozen=True)
 class Swimmer(Robot):
     """Three links in a fluid, seen from above, which resists motion across a link ten times as much as along it."""
 
-    context_space: ContextSpace = _space("swimmer")
-    falls: bool = False
+    joint = 0.01, 1.0, 0.05
 
-    kind, joint = "swimmer", (0.01, 1.0, 0.05)
-
-    def physics(
-        self, context: Context, robot: Cheetah, state: CheetahState, torques: tuple[Array, ...]
-    ) -> CheetahState:
-        pose = engine.pose_of(robot, state.position)
-        loads = []
-        for limb, body, placed, motion in zip(
-            self.limbs, robot.bodies, pose, engine.motions(robot, pose, state.velocity), strict=True
-        ):
-            centre, along, length = (
-                placed.turned(body.centre),
-                placed.turned(Point(limb.x, limb.z)),
-                getattr(context, limb.name),
-            )
-            speed = motion.at(centre)
+    def physics(self, context: Context, robot: Cheetah, state: CheetahState, torques: Scalars) -> CheetahState:
+        pose, loads = engine.pose_of(robot, state.position), []
+        motions = engine.motions(robot, pose, state.velocity)
+        for limb, body, placed, motion in zip(self.limbs, robot.bodies, pose, motions, strict=True):
+            centre, along = placed.turned(body.centre), placed.turned(Point(limb.x, limb.z))
+            speed, length = motion.at(centre), getattr(context, limb.name)
             slides = 0.9 * (speed.x * along.x + speed.z * along.z)
             force = Point(-(speed.x - slides * along.x), -(speed.z - slides * along.z))
-            spun = -motion.spin * length**2 / 12.0
-            drag = context.drag * length
+            spun, drag = -motion.spin * length**2 / 12.0, context.drag * length
             loads.append(Load(drag * force.x, drag * force.z, drag * spun).moved(centre))
         forces = engine.smooth_forces(robot, pose, state.position, state.velocity, torques)
         forces = [a + b for a, b in zip(forces, engine.joint_forces(robot, pose, loads), strict=True)]
         hinges = [body.armature + DT * body.damping for body in robot.bodies]
         rates = engine.solve(engine.assemble(robot, pose, engine.inertias(robot, pose), hinges), forces)
         velocity = tuple(speed + DT * rate for speed, rate in zip(state.velocity, rates, strict=True))
-        return CheetahState(
-            tuple(at + DT * speed for at, speed in zip(state.position, velocity, strict=True)), velocity, rates
-        )
+        position = tuple(at + DT * speed for at, speed in zip(state.position, velocity, strict=True))
+        return CheetahState(position, velocity, rates)

@@ -1,7 +1,6 @@
 """Random tables, a river, bandits and queues: few states, or none that matter later, and much chance."""
 
 from collections import namedtuple
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +8,11 @@ from jax import Array
 
 from metastep.envs import Context, ContextSpace, Step, to_uniform
 from metastep.envs.base import State
-from pretraining.families.base import Family, Scalars, cell_of, clipped
+from pretraining.families.base import Family, Scalars, cell_of, clipped, tasks
 
 Number = namedtuple("Number", "number")  # of a state
+Seen = namedtuple("Seen", "numbers")
+Waiting = namedtuple("Waiting", "first second third")
 
 
 def key_of(context: Context) -> Array:
@@ -24,20 +25,13 @@ def one_hot(number: Array, size: int) -> Scalars:
     return tuple((number == index).astype(jnp.float32) for index in range(size))
 
 
-@dataclass(frozen=True)
 class Tabular(Family):
-    """Every state and action has a reward drawn from N(0, 1), and transitions softmax(3 z) with z drawn from N(0, 1).
+    """Every state and action has a reward drawn from N(0, 1), and transitions softmax(3 z) with z drawn from N(0, 1)."""
 
-    Args:
-        states, num_choices: how many states and actions there are.
-        sparse: whether only reaching the last state pays, 1 and nothing else, and ends the episode.
-    """
-
-    context_space: ContextSpace = ContextSpace(("seed",), (0.0,), (1.0,))
-    states: int = 16
-    num_choices: int = 4
-    sparse: bool = False
-
+    context_space: ContextSpace = tasks("seed 0 1")
+    states: int = 16  # how many states and actions there are
+    num_choices: int = 4  # how many states and actions there are
+    sparse: bool = False  # whether only reaching the last state pays, 1 and nothing else, and ends the episode
     name, reset_noise, step_noise, num_observations = "tabular", 1, 1, property(lambda self: self.states)
 
     def reset(self, context: Context, noise: Scalars) -> Number:
@@ -60,7 +54,6 @@ class Tabular(Family):
         return Step(Number(after), is_last.astype(jnp.float32) if self.sparse else reward, is_last)
 
 
-@dataclass(frozen=True)
 class River(Family):
     """Drift left (0) or swim right (1), which succeeds with the probability `strength`; after Strehl and Littman (2008).
 
@@ -68,8 +61,7 @@ class River(Family):
     one 1. An episode has no end but its time limit.
     """
 
-    context_space: ContextSpace = ContextSpace(("strength", "current", "near"), (0.35, 0.02, 0.005), (0.7, 0.1, 0.05))
-
+    context_space: ContextSpace = tasks("strength 0.35 0.7, current 0.02 0.1, near 0.005 0.05")
     name, num_choices, reset_noise, step_noise, num_observations = "river", 2, 1, 1, 8
 
     def reset(self, context: Context, noise: Scalars) -> Number:
@@ -87,15 +79,10 @@ class River(Family):
         return Step(Number(after), jnp.where(is_near, context.near, is_far.astype(jnp.float32)), jnp.bool_(False))
 
 
-Seen = namedtuple("Seen", "numbers")
-
-
-@dataclass(frozen=True)
 class Bandit(Family):
     """Choose one of five arms; arm i pays w_i s with weights drawn from N(0, 1/4), and noise; s is new in every step."""
 
-    context_space: ContextSpace = ContextSpace(("seed", "noise"), (0.0, 0.1), (1.0, 1.0))
-
+    context_space: ContextSpace = tasks("seed 0 1, noise 0.1 1")
     name, num_choices, num_observations, reset_noise, step_noise = "bandit", 5, 4, 4, 5
 
     def reset(self, context: Context, noise: Scalars) -> Seen:
@@ -114,7 +101,6 @@ class Bandit(Family):
         return Step(Seen(noise[:4]), reward, jnp.bool_(False))
 
 
-@dataclass(frozen=True)
 class ContinuousBandit(Bandit):
     """Choose two numbers; a step pays minus their mean squared distance from tanh(w_1 s) and tanh(w_2 s), and noise."""
 
@@ -125,22 +111,16 @@ class ContinuousBandit(Bandit):
         return -jnp.mean((jnp.stack(clipped(action)) - jnp.tanh(scores[:2])) ** 2)
 
 
-Waiting = namedtuple("Waiting", "first second third")
-
-
-@dataclass(frozen=True)
 class Queues(Family):
     """Choose the queue to serve; a step pays minus a tenth of the sum of those who wait, each times the cost of its queue.
 
     Somebody arrives at queue i with the probability `arrival_i`, and a served one leaves with `service_i`. Ten may wait.
     """
 
-    context_space: ContextSpace = ContextSpace(
-        ("arrival_1", "arrival_2", "arrival_3", "service_1", "service_2", "service_3", "cost_1", "cost_2"),
-        (0.1, 0.1, 0.1, 0.4, 0.4, 0.4, 0.2, 0.2),
-        (0.35, 0.35, 0.35, 1.0, 1.0, 1.0, 3.0, 3.0),
+    context_space: ContextSpace = tasks(
+        "arrival_1 0.1 0.35, arrival_2 0.1 0.35, arrival_3 0.1 0.35, service_1 0.4 1, service_2 0.4 1, "
+        "service_3 0.4 1, cost_1 0.2 3, cost_2 0.2 3"
     )
-
     name, num_choices, num_observations, reset_noise, step_noise = "queues", 3, 3, 3, 4
 
     def reset(self, context: Context, noise: Scalars) -> Waiting:
@@ -152,9 +132,8 @@ class Queues(Family):
     def step(self, context: Context, state: State, action: Scalars, noise: Scalars) -> Step:
         *chances, luck = (to_uniform(normal, 0.0, 1.0) for normal in noise)
         after, cost = [], jnp.float32(0.0)
-        for number, (now, chance, price) in enumerate(
-            zip(state, chances, (context.cost_1, context.cost_2, 1.0), strict=True)
-        ):
+        rows = zip(state, chances, (context.cost_1, context.cost_2, 1.0), strict=True)
+        for number, (now, chance, price) in enumerate(rows):
             rates = getattr(context, f"arrival_{number + 1}"), getattr(context, f"service_{number + 1}")
             leaves, comes = (action[0] == number) & (luck < rates[1]), chance < rates[0]
             after.append(jnp.clip(now + comes.astype(jnp.float32) - leaves.astype(jnp.float32), 0.0, 10.0))

@@ -13,7 +13,8 @@ pytest.importorskip("mujoco")
 from stable_baselines3 import PPO
 
 from pretraining import evidence, pages, sb3
-from pretraining.zoo import TUNED, ZOO
+from pretraining.sb3 import TUNED, ZOO
+from pretraining.work import Clock
 
 
 @pytest.mark.filterwarnings("ignore")  # of Stable-Baselines3, on batches this small
@@ -41,7 +42,8 @@ def test_all_methods_run_resume_and_come_to_a_page(tmp_path, monkeypatch, capsys
     # These batches are far smaller than the model's.
     assert all(record["fallback"] == (record["method"] == "model") for record in found[:16])
     page = places["page"].read_text()
-    assert "of its updates, the model left the loop's own values in place" in page
+    assert page.count("updates left to the loop") == 2  # of every environment, in both loops
+    assert page.count("| 100 % |") >= 3
     assert all(label in page for label in ("ppo-classic minus it", "KL-adaptive", "RL Zoo, tuned", "Pusher-v5"))
     for name in ("sb3-scores", "sb3-curves", "zoo-scores", "zoo-curves"):
         assert f"](../images/evidence-{name}.svg)" in page
@@ -68,6 +70,29 @@ def test_a_run_that_raises_costs_no_other_run(tmp_path):
     kept = [json.loads(line)["number"] for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert 0 in kept
     assert 1 not in kept
+
+
+def test_a_run_is_begun_only_if_it_fits_into_the_time_left(tmp_path):
+    """Runs of one kind take 40 s, those of the other 5 s: of two minutes, some are left for the short ones only."""
+
+    class Job(NamedTuple):
+        env: str
+        loop: str
+        seed: int
+
+    now = 0.0
+
+    def work(job):
+        nonlocal now
+        now += 40.0 if job.env == "long" else 5.0
+        return job._asdict()
+
+    jobs = [Job(env, "sb3", seed) for seed in range(4) for env in ("long", "short")]
+    with sb3.workers(1) as pool, pytest.raises(TimeoutError, match="2 runs are left"):
+        sb3.run_all(jobs, tmp_path / "runs.jsonl", pool, work, Clock(2.0, lambda: now))
+    kept = [json.loads(line)["env"] for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert sorted(kept) == ["long"] * 2 + ["short"] * 4
+    assert now == 100.0
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -105,10 +130,11 @@ def test_interquartile_means_resample_seeds_within_environments():
     np.testing.assert_allclose(leads[1, 0], means[0, 0] - means[1, 0])
     assert 0.8 < leads[1, 1] < leads[1, 2] < 1.2
     assert np.isnan(pages.stratified([row[:, :1] for row in rows])[..., 1:]).all()
-    curve = {"curve": [0.0, 1.0], "first": 0.0, "env": "x", "loop": "sb3", "steps": 10}
+    curve = {"curve": [0.0, 1.0], "first": 0.0, "fallback": 0.5, "env": "x", "loop": "sb3", "steps": 10}
     records = [curve | {"method": name, "seed": seed} for name, seed in (("model", 0), ("default", 0), ("model", 1))]
     (scores,) = pages.gathered(records, "sb3", ["model", "default"])
     assert scores.curves.shape == (2, 1, 101)  # the seed that both have finished
+    assert scores.fallback == 0.5
 
 
 @pytest.mark.parametrize(("log_ratio", "factor"), [(0.5, 1 / 1.5), (0.01, 1.5), (0.12, 1.0), (0.0, 1.0)])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretraining.families.lander import Lander, LanderState
+from pretraining.families.systems import Lander, LanderState
 
 ENV, DT = Lander(), 0.05
 SPACE = ENV.context_space

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from pretraining.families.reacher import Reacher, ReacherState
+from pretraining.families.motion import Reacher, ReacherState
 
 ENV = Reacher()
 SPACE = ENV.context_space

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from metastep import InputError, load_model
 from metastep._core.progress import Silent
 from metastep.cli import app as metastep
+from metastep.experiments import searching
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
 from metastep.search import LEVELS, Network
@@ -23,11 +24,12 @@ from metastep.simulation.engine import compiled
 from pretraining import __main__ as command
 from pretraining import recipe, work
 from pretraining.families import SETTINGS, TEST
+from pretraining.families.robots import Robot
 from pretraining.loops import LOOPS, Loop, build_mdp
-from pretraining.rates import GRID, Rate, Rates, reference, task_units, universal_rate
-from pretraining.recipe import PLANS, Plan, open_plan, select, train
-from pretraining.score import read_scores, score_all
-from pretraining.work import Clock, Folder, OutOfTime, compile_programs
+from pretraining.rates import GRID, LEAST, MOST, Rate, Rates, reference, share, task_units, universal_rate
+from pretraining.recipe import MARGIN, PLANS, Plan, is_finished, open_plan, select, train
+from pretraining.score import score_all
+from pretraining.work import Clock, Folder, OutOfTime, Work, compile_programs
 
 SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 1, 3, (4,), "relu", ("observations", "rewards"))}
 PLAN = Plan(
@@ -37,15 +39,20 @@ PLAN = Plan(
     SMALL,
     learners=32,
     families_at_once=1,
-    generations=2,
-    validate_every=2,
+    generations=3,
+    validate_every=1,
     units=2,
     knots=2,
     tuning_tasks=2,
     tuned_every=1,
     test_tasks=16,
     sizes=(1,),
+    size_generations=1,
 )
+
+
+def work_in(path: Path, clock: Clock | None = None) -> Work:
+    return Work(open_plan(path, PLAN, 1), PLAN, 1, clock or Clock(), Silent())
 
 
 num_programs: dict[str, list[int]] = {}
@@ -57,16 +64,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = [compiled(function) for function in (actor_critic._begin, actor_critic._advance)]
     for program in programs:
         program.clear_cache()
-    for mdp in (PLAN.mdp("integrator", twins=2), PLAN.mdp("tanks")):  # as a GPU does ahead
+    ahead = PLAN.mdps(["integrator"], twins=2) | PLAN.mdps(["tanks"])  # as a GPU does
+    for mdp in ahead.values():
         compile_programs(mdp)
         compile_programs(mdp, Network((), (), (), (0.5,) * 6))
-    train(open_plan(path, PLAN, 1), PLAN, 1, Clock(), Silent())
+    train(work_in(path))
     num_programs["after training"] = [program._cache_size() for program in programs]
     return path
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    """All files but for ranges of features, which a controller that was the best for some time leaves behind."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.parent.name != "ranges")
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def test_the_record_names_families_and_loops(trained: Path) -> None:
@@ -97,18 +107,21 @@ def test_a_recipe_that_runs_out_of_time_resumes_to_the_same_bytes(trained: Path,
 
         left = 7
 
-        def check(self, ahead: float = 0.0) -> None:
+        def check(self, seconds: float = 0.0) -> None:
             self.left -= 1
             if not self.left:
                 raise OutOfTime
 
-    while not (out / "model.safetensors").exists():
+    generations, model = list[dict[str, int]](), None
+    while model is None or not is_finished(model, PLAN):
         slices += 1
         try:
-            train(open_plan(out, PLAN, 1), PLAN, 1, Ticking(), Silent())
+            model = train(work_in(out, Ticking()))
+            generations.append(model.record.configuration["generations"])
         except OutOfTime:
             assert slices < 40
     assert slices > 3
+    assert [*generations[0]] == ["constant"]  # what was there became a model
     assert contents(out) == contents(trained)
 
 
@@ -117,7 +130,7 @@ def test_a_killed_recipe_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from pretraining.tests.test_recipe import *; out = Path(sys.argv[1])\n"
     )
-    script += "train(open_plan(out, PLAN, 1), PLAN, 1, Clock(), Silent())"
+    script += "train(work_in(out))"
     command, killed = [sys.executable, "-c", script], 0
     subprocess.run([*command, str(tmp_path / "whole")], check=True)
     for moment in range(1, 6):
@@ -142,17 +155,16 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
     ran = CliRunner().invoke(command.app, ["score", *arguments])
     assert ran.exit_code == 0, ran.output
     assert "queues" in ran.output
-    scores = read_scores(open_plan(trained, PLAN, 1), load_model(trained))  # type: ignore[arg-type]
-    assert [row.family for row in scores.rows] == ["queues"]
-    assert [*scores.by_number] == [1, 2]
-    mean, low, high = scores.rows[0].over_universal
+    scores = open_plan(trained, PLAN, 1).read("scores")
+    assert [*scores["rows"]] == ["queues"]
+    assert [*scores["by_number"]] == ["1"]
+    mean, low, high = scores["rows"]["queues"]["over_universal"]
     assert low <= mean <= high
     assert (trained / "families.svg").exists()
     card = (trained / "card.md").read_text()
     for word in ("integrator", "tanks", "queues", "Loops", "Limits", "2 x 8", "over its own tuned rate"):
         assert word in card
-    again = score_all(open_plan(trained, PLAN, 1), PLAN, 1, Clock(0.0), Silent())[1]  # all of it is there
-    assert again == scores
+    assert score_all(work_in(trained, Clock(0.0))) == scores  # all of it is there
     # It is published as models of runs are.
     published = CliRunner().invoke(metastep, ["publish", str(trained), "--name", "tiny", "--out", str(tmp_path)])
     assert published.exit_code == 0, published.output
@@ -162,23 +174,46 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
         load_model(tmp_path / "tiny.safetensors")
 
 
-def test_a_clock_stops_before_work_that_would_not_fit() -> None:
+def test_a_clock_keeps_time_for_blocks_as_long_as_those_before() -> None:
     now = 0.0
-    clock = Clock(1.0, lambda: now)
-    now = 30.0
+    clock = Clock(2.0, lambda: now)
+    for then in (10.0, 20.0, 30.0):
+        now = then
+        clock.advance(2.0)
+    assert clock.seconds(6.0) == pytest.approx(30.0)
+    clock.reserve = 10
+    now = 69.0
     clock.check()
-    clock.start()
-    now = 45.0
-    clock.lap()  # another quarter of a minute fits
-    now = 50.0
-    clock.lap()
-    now = 58.0
-    with pytest.raises(OutOfTime):
-        clock.lap()
-    now = 61.0
+    assert not clock.fits(5.0)
+    now = 71.0
     with pytest.raises(OutOfTime):
         clock.check()
+    clock.reserve = 0
+    clock.check()
+    now = 121.0
+    assert not clock.fits()
     Clock(None, lambda: 1e9).check()
+
+
+def test_an_interrupted_search_becomes_a_model_of_the_better_of_its_best_and_last_controller(tmp_path: Path) -> None:
+    """Feedback is stopped after its first generation, whose mean was not judged by the search."""
+
+    class Stopping(Clock):
+        def check(self, seconds: float = 0.0) -> None:
+            kept = searching.kept_course(work.folder, "feedback")
+            if self.reserve and kept is not None and kept.metadata["generation"] == 1:
+                raise OutOfTime
+
+    rare = replace(PLAN, generations=6, validate_every=9)
+    work: Any = Work(open_plan(tmp_path, rare, 1), rare, 1, Stopping(), Silent())
+    model = train(work)
+    # Each up to its branch, where it was judged at the start only, and no further.
+    assert model.record.configuration["generations"] == {"constant": 2, "schedule": 2, "feedback": 1}
+    assert not is_finished(model, rare)
+    assert work.clock.reserve == 0
+    for level, scores in model.record.configuration["selection_scores"].items():
+        first, last = work.folder.read(f"levels/{level}")["value"]
+        assert scores == max(first, last, key=lambda own: own["tanks"])
 
 
 def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
@@ -204,7 +239,7 @@ def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
     with pytest.raises(InputError, match="belongs to other settings"):
         folder._replace(identity="other").read("numbers")
     (tmp_path / "numbers.json").write_text("{")
-    with pytest.raises(InputError, match="is damaged"):
+    with pytest.raises(InputError, match="is not valid JSON"):
         folder.read("numbers")
 
 
@@ -215,14 +250,24 @@ def test_the_plan_keeps_the_test_apart_and_covers_all_loops() -> None:
     assert not {SETTINGS[name].family for name in plan.test} & {
         SETTINGS[name].family for name in (*plan.search, *plan.selection)
     }
-    for own in (plan.search, (*plan.selection, *plan.test)):
-        assert {plan.loop(name) for name in own} == set(LOOPS)
+    for own in (plan.search, plan.test):
+        assert {plan.loop_of[name] for name in own} == set(LOOPS)
+    kinds = {"sb3", "zoo-mujoco", "zoo-lander", "cleanrl", "purejaxrl-brax"}
+    assert {plan.loop_of[name] for name in plan.selection} > kinds
+    slow = [name for name in SETTINGS if issubclass(SETTINGS[name].family, Robot)]
+    assert max(LOOPS[plan.loop_of[name]].num_steps for name in slow) <= 256  # one after another
     assert min(loop.gradient_steps for loop in LOOPS.values()) == 4
     assert max(loop.most_gradient_steps for loop in LOOPS.values()) == 640
     assert (min(loop.num_updates for loop in LOOPS.values()), max(loop.num_updates for loop in LOOPS.values())) == (
         20,
         500,
     )
+    assert [*plan.search] != sorted(plan.search, key=[*SETTINGS].index)
+    for start in range(0, len(plan.search), plan.families_at_once):  # a generation has families of several classes
+        turn = [SETTINGS[name].family for name in plan.search[start : start + plan.families_at_once]]
+        assert len(set(turn)) == len(turn)
+    fewer = replace(plan, search=plan.search[:5])
+    assert all(fewer.loop_of[name] == plan.loop_of[name] for name in (*fewer.search, *plan.selection, *plan.test))
     default = LOOPS["sb3"]
     assert (default.num_envs, default.num_steps, default.minibatch_size, default.epochs) == (1, 2048, 64, 10)
 
@@ -232,11 +277,12 @@ def test_every_loop_builds(name: str) -> None:
     mdp = build_mdp("tanks", LOOPS[name], learners=4)
     assert mdp.sampler.normalises == LOOPS[name].normalises
     assert mdp.rule.gradient_steps == LOOPS[name].gradient_steps
-    assert mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size >= 128
+    most = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
+    assert most == max(128, 2 * LOOPS[name].gradient_steps)
 
 
 def test_schedules_of_the_rate() -> None:
-    mdp = PLAN.mdp("tanks")
+    mdp = PLAN.mdps(["tanks"])["tanks"]
     compile_programs(mdp)
     learners = mdp.begin(mdp.tasks(0, Stream.TEST, 0))
     rates = Rates([Rate(1e-2), Rate(1e-2, True)] * 8)
@@ -267,17 +313,47 @@ def test_the_universal_rate_has_the_best_mean_share() -> None:
     assert (low, unit) == (0.0, pytest.approx(3.0 * np.std(noisy[1], ddof=1) / 2.0))
 
 
-def test_the_simplest_level_that_is_as_good_is_selected() -> None:
-    def shares(*leads: float) -> Any:
-        noise = dict(zip("abcd", (-0.1, 0.1, -0.1, 0.1), strict=True))
-        levels = zip(LEVELS, (0.0, 1.0, -1.0), leads, strict=True)
+def test_no_family_and_no_learner_decides_alone() -> None:
+    """Shares are cut off where a gain is tiny; learners that diverged count as the worst that did not."""
+    assert share(np.array([1e6]), 0.0, 1e-6) == MOST
+    assert share(np.array([-1e6]), 0.0, 1e-6) == LEAST
+    assert share(np.array([1.0, 3.0, -np.inf]), 1.0, 2.0) == pytest.approx((5.0 / 3.0 - 1.0) / 2.0)
+    assert share(np.full(3, -np.inf), 0.0, 1.0) == LEAST
+    usual = np.zeros((len(GRID), 4))
+    usual[2], usual[3] = 1.0, 0.8
+    odd = np.zeros((len(GRID), 4))
+    odd[2], odd[3] = -1e4, 1.0  # without the cut, this family alone would decide
+    assert universal_rate({"a": usual, "b": usual, "c": usual, "odd": odd}) == 3
+    assert universal_rate(dict.fromkeys("abcdefghijkl", usual) | {"odd": odd}) == 2
+
+
+def test_the_simplest_level_within_a_margin_of_the_best_is_selected() -> None:
+    def shares(*means: float) -> Any:
+        noise = dict(zip("abcd", (-0.4, 0.4, -0.4, 0.4), strict=True))  # families differ far more than levels
         return {
-            level: {name: np.full(2, sign * own + lead) for name, own in noise.items()} for level, sign, lead in levels
+            level: {name: own + mean for name, own in noise.items()} for level, mean in zip(LEVELS, means, strict=True)
         }
 
-    assert select(shares(1.0, 1.0, 1.0))[0] == "constant"
-    assert select(shares(1.0, 2.0, 2.0))[0] == "schedule"
-    assert select(shares(1.0, 2.0, 3.0))[0] == "feedback"
+    assert select(shares(1.0, 1.0 + 0.9 * MARGIN, 1.0))[0] == "constant"
+    assert select(shares(1.0, 1.0 + 1.1 * MARGIN, 1.0 + 1.2 * MARGIN))[0] == "schedule"
+    level, scores = select(shares(1.0, 1.0 + MARGIN, 1.0 + 2.5 * MARGIN))
+    assert level == "feedback"
+    assert scores[0].error == pytest.approx(np.std([-0.4, 0.4, -0.4, 0.4], ddof=1) / 2.0)
+
+
+def test_ranges_of_features_are_those_of_all_families(trained: Path, tmp_path: Path) -> None:
+    work = work_in(tmp_path / "other")
+    mdps = PLAN.mdps(PLAN.search, twins=2) | PLAN.mdps(PLAN.selection)
+    network = Network(("last_rate", "budget"), (0.0, 0.5), (1.0, 0.3), (0.5,) * 6, 2, 2)
+    low, high = recipe.ranges(work, network, np.zeros(network.num_weights, np.float32), mdps)
+    kept = {name: work.folder.read(f"ranges/{name}") for name in mdps}
+    assert low == [min(own["value"][0][index] for own in kept.values()) for index in range(2)]
+    assert high == [max(own["value"][1][index] for own in kept.values()) for index in range(2)]
+    late = work_in(tmp_path / "late", Clock(0.0))
+    first = recipe.ranges(late, network, np.zeros(network.num_weights, np.float32), mdps)
+    assert first[0][1] == low[1]  # some family is there
+    schedule = Network(("budget",), (0.5,), (0.3,), (0.5,) * 6, 2)
+    assert recipe.ranges(late, schedule, np.zeros(schedule.num_weights, np.float32), mdps) == [[0.0], [1.0]]
 
 
 def test_programs_are_compiled_ahead_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,3 +377,23 @@ def test_all_stages_of_a_family_share_two_programs(trained: Path) -> None:
 @pytest.mark.parametrize("path", sorted(Path(recipe.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
 def test_only_public_names_of_the_library_are_used(path: Path) -> None:
     assert not re.findall(r"(?:from|import) metastep[\w.]*\._\w+|from metastep[\w.]* import .*\b_\w+", path.read_text())
+
+
+def test_loops_of_other_people_make_as_many_gradient_steps_as_simulated_ones(trained: Path) -> None:
+    """A controller that asks for all steps of its range gets those of its learners in the same loop."""
+    model: Any = load_model(trained)
+    weights = model.weights._replace(curves=np.full_like(model.weights.curves, 20.0))
+    model = replace(model, weights=weights)
+
+    def steps(num: int, **loop: Any) -> float:
+        seen = {"returns": [1.0, 2.0], "values": np.zeros(num), "targets": np.zeros(num), "entropy": 1.0}
+        return model.stepper(10, outside="trust", **loop)(seen).values["gradient_steps"]
+
+    for loop in (LOOPS["sb3"], LOOPS["many-updates"], LOOPS["zoo-cartpole"], Loop(1, 64, 8, 3, 20)):
+        mdp, sizes = (
+            build_mdp("tanks", loop, learners=4),
+            {"minibatch_size": loop.minibatch_size, "epochs": loop.epochs},
+        )
+        simulated = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
+        assert steps(mdp.sampler.batch_size, loop=sizes) == simulated <= 640
+    assert steps(64) == 640  # the loop is not known

@@ -37,10 +37,19 @@ def test_families_take_turns_and_the_mean_is_judged_on_others_in_their_units():
     def constant(block: BlockRun) -> np.ndarray:
         return np.full(len(block.tasks.theta), 10.0 * block.num_updates)
 
-    other = MDP.with_budget(7), 30.0, 80.0
-    judged, asked = play(plan([other, (MDP.with_budget(9), 0.0, 60.0)]), constant)
+    held_out = [
+        (MDP.with_budget(7), lambda own: own.mean() / 140.0),
+        (MDP.with_budget(9), lambda own: own.min() / 60.0),
+    ]
+    judged, asked = play(plan(held_out), constant)
     assert [block.num_updates for block in asked[0]] == [7, 9]
     assert judged.scores[0] == (0, pytest.approx((0.5 + 1.5) / 2))
+
+    def one_diverges(block: BlockRun) -> np.ndarray:
+        return np.where(np.arange(len(block.tasks.theta)) == 1, np.nan, np.arange(len(block.tasks.theta)))
+
+    judged, _ = play(plan(), one_diverges)
+    assert judged.scores[0] == (0, pytest.approx((0 + 0 + 2 + 3) / 4))  # the second of four counts as the worst
     with pytest.raises(InputError, match=r"search.pairs: 2 must be at least 3"):
         play(searching(families, Search(levels=("constant",), pairs=2), start, seed=1, num_validation=4))
 

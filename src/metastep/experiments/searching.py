@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
-from metastep._core import storage
+from metastep._core import storage as storage
 from metastep._core.errors import InputError, shown
 from metastep._core.progress import Tracker
 from metastep.evaluation import Comparison, Method
@@ -187,14 +188,11 @@ def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, t
     scores = {level: by_task[level] for level in LEVELS if level in by_task and np.isfinite(by_task[level]).all()}
     if not scores:
         raise InputError("search: every level diverged on the validation tasks; look at the ranges of the choices.")
-
-    def error(numbers: Any) -> float:
-        return float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
-
     best = max(scores.values(), key=np.mean)
     leads = {level: best - score for level, score in scores.items()}
-    chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * error(lead))  # the best, if no other
-    return chosen, tuple(LevelScore(level, float(score.mean()), error(score)) for level, score in scores.items())
+    chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * stats.sem(lead))  # or the best
+    found = (LevelScore(level, float(own.mean()), float(stats.sem(own))) for level, own in scores.items())
+    return chosen, tuple(found)
 
 
 def read_level(run: Run, level: str = "") -> Any:

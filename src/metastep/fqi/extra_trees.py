@@ -88,9 +88,7 @@ class ExtraTrees:
         residuals = y - np.concatenate(map_threads(halves[0][0].predict, np.array_split(matrix, 64), threads))
         halves.append(forest(padded, residuals, seeds[self.trees :]))
         # A forest predicts the mean of its trees; the prediction here is the sum of the two halves' means.
-        return join(
-            [half._replace(value=2.0 * half.value, importances=part * half.importances) for half, part in halves]
-        )
+        return join([own._replace(value=2.0 * own.value, importances=part * own.importances) for own, part in halves])
 
     load = staticmethod(load_forest)
 

@@ -34,6 +34,7 @@ FIRST_RISE = 10.0  # largest factor between the first rate and the loop's own
 RECOVERY = 1.25  # factor by which the ceiling of the rate rises per update after a divergence that halved it
 DIVERGENCE = 0.5  # an `approx_kl` above is too large for any model; that of usual updates is about 0.01
 MARGIN = 0.25  # features may leave the range of the training data by this share of it
+EPOCHS, STEPS = 2.0, 128.0  # a model of several loops makes at most so many times a loop's epochs, or so many steps
 FACTOR = 4.0  # numbers of a loop may leave the range of the loops in the training data by this factor
 
 
@@ -148,6 +149,13 @@ def loop_of(setting: Any) -> dict[str, float | str]:
     found["gradient_steps"] = found.get("epochs", 0.0) * found["batch_steps"] // found.get("minibatch_size", 1.0)
     found |= {name: known[name] for name in ("algorithm", "actions") if isinstance(known.get(name), str)}
     return {name: found[name] for name in LOOP if found.get(name)}
+
+
+def most_steps(loop: Values) -> float:
+    """Return how many gradient steps a model of several loops may choose in this one, whose sizes may be unknown."""
+    steps, size, epochs = (float(loop.get(name, 0.0)) for name in ("batch_steps", "minibatch_size", "epochs"))
+    each = -(-steps // size) if size else 0.0  # minibatches of an epoch
+    return each * max(EPOCHS * epochs, -(-STEPS // each)) if each and epochs else ANY
 
 
 def unlike(trained: Sequence[Values], own: Values) -> dict[str, str]:

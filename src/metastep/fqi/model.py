@@ -79,9 +79,8 @@ class RegressorRecord:
 class ModelRecord(BaseRecord):
     """Everything about a fitted model except its heads, whose inputs are the observation and then the step size."""
 
-    branches: Annotated[
-        tuple[Branch, ...], MinLen(1)
-    ]  # in order; a single one without a name if only the step is chosen
+    # In order; a single one without a name if only the step is chosen.
+    branches: Annotated[tuple[Branch, ...], MinLen(1)]
     num_stepsizes: NumStepsizes  # of each branch
     maximum: Literal["grid", "continuous"]
     lam: Weight

@@ -239,6 +239,9 @@ class Stepper:
                 raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
         row = xp.concatenate(parts)
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
+        if "loops" in self.model.record.setting and "gradient_steps" in proposal.values:  # the limit of its learners
+            most = xp.minimum(proposal.values["gradient_steps"], guards.most_steps(self.loop))
+            proposal = proposal._replace(values={**proposal.values, "gradient_steps": most})
         divergence, guard = found.diagnostics.get("approx_kl", np.float32(0.0)), state.guard
         is_unusual = is_far = xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
         if self.outside != "trust" and self.is_guarded:

@@ -35,9 +35,7 @@ class LastUpdate(NamedTuple):
     norm_before: Array  # (learners,): length of the step before it
     step_cosine: Array  # (learners,): of the angle between these two
     first_entropy: Array  # (learners,): of the policy on the very first batch
-    last_clip_fraction: (
-        Array  # (learners,), like the fields below; this and the next three are from the rule's `Report`
-    )
+    last_clip_fraction: Array  # (learners,), like those below; this and the next three are from the rule's `Report`
     gradient_norm: Array
     actor_gradient_norm: Array
     gradient_steps: Array

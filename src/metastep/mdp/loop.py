@@ -78,9 +78,8 @@ def update_steps(
     return Segment(learners, state, history)
 
 
-Advance = Callable[
-    [Sequence[Learners], Sequence[Array]], Sequence[Learners]
-]  # applies one update to each of several blocks
+# Applies one update to each of several blocks.
+Advance = Callable[[Sequence[Learners], Sequence[Array]], Sequence[Learners]]
 
 
 def in_lockstep(

@@ -31,8 +31,7 @@ from metastep.search.network import BUDGET, LEVELS, Level, Network
 
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
-# To judge on: the score that counts as 0, and the difference that does as 1.
-HeldOut = tuple[ActorCriticMDP, float, float]
+HeldOut = tuple[ActorCriticMDP, Callable[[NDArray[np.float64]], float]]  # to judge on, and what scores are worth
 # What counts as 1 in the returns of every task (tasks, coordinates) of a family: (tasks,).
 Units = Callable[[ActorCriticMDP, NDArray[np.float32]], NDArray[np.float64]]
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
@@ -213,16 +212,16 @@ def score(mean_return: NDArray[np.floating[Any]], objective: Objective) -> NDArr
 
 
 def advantage(scores: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how much better scores of a family are than others on the same tasks, in units of a usual difference.
-
-    A learner that diverged counts as the worst that did not.
-    """
-    both = np.stack([scores, other])
-    finite = both[np.isfinite(both)]
-    both = np.where(np.isfinite(both), both, finite.min() if len(finite) else 0.0)
-    differences = both[0] - both[1]
+    """Return how much better scores of a family are than others on the same tasks, in units of a usual difference."""
+    differences = np.subtract(*finite(np.stack([scores, other])))
     usual = np.abs(differences).mean()
     return differences / usual if usual > 0.0 else differences
+
+
+def finite(scores: NDArray[np.float64], nothing: float = 0.0) -> NDArray[np.float64]:
+    """Return scores in which learners that diverged count as the worst that did not, or as `nothing` where all did."""
+    sound = np.isfinite(scores)
+    return np.where(sound, scores, scores[sound].min() if sound.any() else nothing)
 
 
 _NO_FILES = Files()
@@ -274,7 +273,7 @@ def searching(
     Each family's `budget` is that of its learners; `num_validation` tasks of each, or of those held out, judge the mean. Where
     returns of some tasks are larger than those of others, `units` says by how much.
     """
-    judges, low, unit = zip(*held_out or [(mdp, 0.0, 1.0) for mdp in families], strict=True)
+    judges, worth = zip(*held_out or [(mdp, lambda own: finite(own, -np.inf).mean()) for mdp in families], strict=True)
     network, mean, spent = start
     search, branch, skipped = search.of_level(network.level)
     strategy, params = make_strategy(search, network.num_weights)
@@ -293,8 +292,8 @@ def searching(
             mean = np.asarray(course.state.mean, np.float32)
             every = [np.broadcast_to(mean, (1, num_validation, len(mean)))] * len(judges)
             judged = yield from _scores(network, every, judges, search, seed, Stream.VALIDATION, units=units)
-            shares = (np.array([scores.mean() for scores, _ in judged]) - low) / unit
-            found, steps = float(shares.mean()), sum(made for _, made in judged)
+            found = float(np.mean([value(scores) for value, (scores, _) in zip(worth, judged, strict=True)]))
+            steps = sum(made for _, made in judged)
             best = max((known for _, known in course.scores), default=-np.inf)
             course = course._replace(scores=(*course.scores, (generation, found)), steps=course.steps + steps)
             if found > best or not np.isfinite(best):

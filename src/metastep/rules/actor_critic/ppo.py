@@ -221,9 +221,7 @@ class A2C(ActorCriticRule):
     critic_rate: Positive = field(default=1.0, metadata={"newer": "0.3"})
 
     name: ClassVar[str] = "a2c"
-    choices: ClassVar[dict[str, Range]] = {
-        name: PPO.choices[name] for name in ("gae_lambda", "entropy_weight", "critic_rate")
-    }
+    choices: ClassVar = {name: PPO.choices[name] for name in ("gae_lambda", "entropy_weight", "critic_rate")}
 
     def loss(self, policy: ActorCritic, parts: Parts, batch: Experience, entropy_weight: Array | float) -> Array:
         """Return the loss of one learner."""
