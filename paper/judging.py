@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from metastep.evaluation import Comparison, TuningTable
 from metastep.evaluation.intervals import paired_test, verdict
@@ -82,20 +83,21 @@ def gain_of(curve: Floats) -> float:
 
 
 def found(
-    rule: Callable[[Effect], Verdict], values: Floats, quantity: str, detail: str = "", counted: str = "tasks"
+    rule: Rule, values: Floats, quantity: str, detail: str = "", counted: str = "tasks", margin: float = 0.0
 ) -> Outcome:
     """Judge the mean of a number for each task by a rule about its effect."""
     test = paired_test(values[None, :], seed=0, num_resamples=_NUM_FLIPS)
     mean, low, high, p_value = (float(array[0]) for array in test)
-    judged = rule(Effect(mean, low, high, verdict(low, high, p_value, 0.95)))
-    return Outcome("", "", quantity, mean, low, high, len(values), counted, judged, detail)
+    judged = rule(Effect(mean, low, high, verdict(low, high, p_value, 0.95)), margin)
+    own = Outcome("", "", quantity, mean, low, high, len(values), counted, judged, detail)
+    return own._replace(rule=rule.__name__, margin=margin)
 
 
 def small(rule: Rule, values: Floats, gained: float, quantity: str, of: str) -> Outcome:
     """Judge the mean of a number for each task against the margin, a share of what was gained."""
     margin = MARGIN * gained
     limit = f"the limit is {MARGIN:.0%} of {of}, {margin:.3g}"
-    return found(lambda effect: rule(effect, margin), values, quantity, limit)
+    return found(rule, values, quantity, limit, margin=margin)
 
 
 def beats(measured: Measured, target: str, baseline: str, place: Place = "comparison") -> Outcome:
@@ -121,9 +123,9 @@ def beats_fixed(measured: Measured, low: float = 0.0, high: float = np.inf, at_t
 
 
 def decisive(rows: list[Outcome]) -> list[Outcome]:
-    """Return the outcomes that decide a claim about all of them: those of the common verdict."""
+    """Return the outcomes that decide a claim about all of them: those of the common verdict, which no rule gave alone."""
     overall = together([row.verdict for row in rows])
-    return [row for row in rows if row.verdict == overall]
+    return [row._replace(rule="") for row in rows if row.verdict == overall]
 
 
 def differ(measured: Measured, rule: Rule, target: str, baseline: str, gains: str) -> Outcome:
@@ -144,8 +146,8 @@ def tuned_near(measured: Measured, method: str, parameter: str, paper: float, pl
     nearest = int(np.argmin(np.abs(np.log(grid) - np.log(paper))))
     apart = int(np.searchsorted(grid, table.chosen[parameter])) - nearest
     there = int(np.argmax(np.where(np.isclose(column, grid[nearest]), table.mean, -np.inf)))
-    cost = float(table.mean[table.best] - table.mean[there])
-    is_clear = cost > 2.0 * float(np.hypot(table.standard_error[table.best], table.standard_error[there]))
+    cost, error = _cost(table, np.array([there]))
+    is_clear = cost > 2.0 * error
     judged: Verdict = "holds" if abs(apart) <= 1 else "does not hold" if is_clear else "not distinguishable"
     detail = f"tuned {table.chosen[parameter]:g}, the paper's {paper:g} costs {cost:.3g} on the tuning tasks"
     quantity = "grid steps from the paper's value"
@@ -160,7 +162,6 @@ def depends_on_first(measured: Measured, method: str, strong: str, weak: str) ->
     table = _table(measured.comparison, method)
     (first, first_error), (second, second_error) = (_cost_of_a_step(table, name) for name in (strong, weak))
     effect = first - second
-    # The table has no number for each task: errors as if these were not the same for both.
     is_clear = abs(effect) > 2.0 * float(np.hypot(first_error, second_error))
     judged: Verdict = "not distinguishable" if not is_clear else "holds" if effect > 0.0 else "does not hold"
     quantity = f"what a grid step away from the tuned value costs, {strong} minus {weak}"
@@ -179,4 +180,15 @@ def _cost_of_a_step(table: TuningTable, parameter: str) -> tuple[float, float]:
     row = is_row & np.isin(table.points[:, column], near) & np.isfinite(table.mean)
     if not row.any():
         raise NotMeasured(f"neighbours of the tuned {parameter}")
-    return float(table.mean[table.best] - table.mean[row].mean()), float(table.standard_error[row].mean())
+    return _cost(table, np.flatnonzero(row))
+
+
+def _cost(table: TuningTable, others: NDArray[np.int64]) -> tuple[float, float]:
+    """Return how much worse other points are than the best one, on average over them, and its standard error.
+
+    Over tasks, which all points share; where a file does not have the scores of tasks, as if points did not share them.
+    """
+    cost = float(table.mean[table.best] - table.mean[others].mean())
+    if not table.scores.size:
+        return cost, float(np.hypot(table.standard_error[table.best], table.standard_error[others].mean()))
+    return cost, float(stats.sem(table.scores[table.best] - table.scores[others].mean(axis=0)))

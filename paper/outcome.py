@@ -40,6 +40,10 @@ class Outcome(NamedTuple):
     detail: str = ""
     id: str = ""  # this and the next are filled in when an id is written
     command: str = ""
+    rule: str = (
+        ""  # in `RULES`, that judged the effect by itself, so that effects of several seeds can be judged together
+    )
+    margin: float = 0.0  # of the rule
 
     def adding(self, *details: str) -> "Outcome":
         """Return the outcome with more details."""
@@ -72,11 +76,11 @@ class Product(NamedTuple):
 
 
 Rule = Callable[[Effect | Difference, float], Verdict]
-"""Says whether an effect is small, given the margin."""
+"""Says whether an effect is as a claim says, given the margin."""
 
 
-def better(effect: Effect | Difference) -> Verdict:
-    """Judge "better": as the test says."""
+def better(effect: Effect | Difference, margin: float = 0.0) -> Verdict:
+    """Judge "better": as the test says. There is no margin."""
     words: dict[Direction, Verdict] = {"better": "holds", "worse": "does not hold"}
     return words.get(effect.verdict, "not distinguishable")
 
@@ -112,3 +116,6 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     if "does not hold" in verdicts:
         return "does not hold"
     return "holds" if set(verdicts) == {"holds"} else "not distinguishable"
+
+
+RULES: dict[str, Rule] = {rule.__name__: rule for rule in (better, at_most, more_than, no_better, within)}

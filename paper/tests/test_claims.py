@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from metastep import InputError
+from metastep.evaluation.intervals import hierarchical_interval, mean_interval
 from paper.claims import beats_every, gain, paired, small
 from paper.columns import handful, shown
 from paper.comparisons import final_gain
@@ -13,6 +14,7 @@ from paper.iterations import best_validated
 from paper.outcome import Effect, Outcome, at_most, better, no_better, together, within
 from paper.results import by_claim, claims_table, overall
 from paper.robust import spread_difference, standard_deviation
+from paper.seeds import summarised_interval
 from paper.tests.synthetic import comparison_of, curve, run_of
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not distinguishable"
@@ -116,6 +118,21 @@ def test_seeds_stand_side_by_side():
     assert [[outcome.effect for outcome in row] for row in by_claim(facts)] == [[1, 2], [2]]
     with pytest.raises(InputError, match="fig2 was made with no --set and --set reading=first; write a page for each"):
         by_claim([seen(1, HOLDS), seen(2, HOLDS, more=" --set reading=first")])
+
+
+def test_effects_of_several_seeds_are_judged_together():
+    def row(*effects, rule="better", margin=0.0):
+        own = {"rule": rule, "margin": margin}
+        return [seen(1, OPEN)._replace(effect=mean, low=mean - 1.0, high=mean + 1.0, **own) for mean in effects]
+
+    assert overall(row(0.9, 0.8, 0.9)) == HOLDS  # none by itself
+    assert overall(row(-0.9, -0.8, -0.9)) == FAILS
+    assert overall(row(3.0, -3.0, 0.5)) == OPEN  # each by itself is clear, but for the last
+    assert overall(row(1.0, 1.1, 0.9, rule="within", margin=2.0)) == HOLDS
+    assert overall([one._replace(rule="") for one in row(0.9, 0.8, 0.9)]) == OPEN
+    effects = np.random.default_rng(0).normal(size=(3, 400)) + np.array([[0.3], [0.1], [0.2]])
+    ends = zip(effects.mean(axis=1), *mean_interval(effects), strict=True)
+    assert np.allclose(summarised_interval([*ends]), hierarchical_interval(effects, num_resamples=50_000), atol=0.01)
 
 
 def test_spread_over_random_states():

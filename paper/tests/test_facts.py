@@ -105,6 +105,17 @@ def test_tuned_values_are_compared_in_grid_steps(scores, verdict, apart):
         by.tuned_near(measured, "adam", "stepsize", 0.3, "longer")
 
 
+@pytest.mark.parametrize(("noise", "verdict"), [(0.1, FAILS), (9.0, OPEN), (None, OPEN)])
+def test_tuned_values_are_compared_on_the_same_tasks(noise, verdict):
+    known = table("adam", ("stepsize",), {(0.1,): 0.0, (0.3,): 0.0, (1.0,): 0.0, (3.0,): 1.0}, error=5.0)
+    tasks = np.linspace(-40.0, 40.0, 20)  # which differ by far more than points do on each of them
+    if noise is not None:
+        drawn = noise * np.random.default_rng(0).normal(size=(4, 20))
+        known = known._replace(scores=known.mean[:, None] + tasks + drawn)
+    measured = Measured(comparison_of({"adam": curve(1.0)}, tuning=[known]))
+    assert by.tuned_near(measured, "adam", "stepsize", 0.3).verdict == verdict
+
+
 def first_matters(scores):
     measured = Measured(comparison_of({"x": curve(1.0)}, tuning=[table("metagrad", ("stepsize", "beta"), scores)]))
     return by.depends_on_first(measured, "metagrad", "stepsize", "beta")

@@ -30,7 +30,7 @@ _ARRAYS: dict[str, tuple[Any, str]] = {
     "num_steps": (np.float64, "mt"),
     "theta": (np.float32, "mtp"),
 }
-_TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged")  # of a tuning table
+_TABLE_ARRAYS = ("points", "mean", "standard_error", "num_diverged", "scores")  # of a tuning table
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +245,8 @@ def load(path: str | Path) -> Comparison:
     try:
         tables = []
         for index, facts in enumerate(metadata["tuning"]):
-            columns = {name: arrays[f"tuning/{index}/{name}"] for name in _TABLE_ARRAYS}
+            places = {name: f"tuning/{index}/{name}" for name in _TABLE_ARRAYS}  # before 0.3 there were no scores
+            columns = {name: arrays[key] for name, key in places.items() if key in arrays or name != "scores"}
             tables.append(TuningTable(**facts | columns | {"parameters": tuple(facts["parameters"])}))
         comparison = Comparison(
             methods=tuple(from_json(RECORD, facts, "methods") for facts in metadata["methods"]),

@@ -216,6 +216,7 @@ class TuningTable(NamedTuple):
     num_tasks: int
     seed: int
     num_steps: float  # environment steps of the whole search
+    scores: NDArray[np.float64] = np.zeros((0, 0))  # (points, tasks); files before 0.3 do not have them
 
     @property
     def best(self) -> int:
@@ -316,6 +317,7 @@ def tuning_plan(
         num_tasks=num_tasks,
         seed=seed,
         num_steps=sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories),
+        scores=scores,
     )
     return spec.method(mdp, table.chosen, tuned_on=TaskSource("tuned", Stream.TUNING, contexts)), table
 
