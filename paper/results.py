@@ -56,8 +56,8 @@ _METHODS = (
 )
 _SEEDS = (
     "Several seeds were measured: the effects of all stand side by side, and a row's command is that of the first. The verdict "
-    "is on the mean effect with its interval over seeds and tasks; where a fact is about several effects, or about tuned values, "
-    "it is that of more than half of the seeds, if none says the opposite."
+    "is on the mean effect with its interval over seeds and tasks; where that decides nothing, or a fact is about several effects "
+    "or tuned values, it is that of more than half of the seeds, if none says the opposite."
 )
 _OVER_SEEDS = (
     "Each seed has data, models, tuning and test tasks of its own. The interval is a hierarchical bootstrap: tasks are resampled "
@@ -146,14 +146,16 @@ def _overrides(command: str) -> str:
 
 
 def overall(row: Row) -> Verdict:
-    """Return the verdict on the mean effect over seeds and tasks; where there is none, of more than half of the seeds.
+    """Return the verdict on the mean effect over seeds and tasks; where that decides nothing, of more than half of the seeds.
 
     The latter only if no seed says the opposite.
     """
     if len(row) > 1 and all(one.rule and one.low is not None and one.high is not None for one in row):
         found = summarised_interval([(one.effect, one.low, one.high) for one in row])  # type: ignore[misc]  # not None
         effect = Effect(*found, verdict(found.low, found.high, 0.0, 0.95))
-        return RULES[row[0].rule](effect, sum(one.margin for one in row) / len(row))
+        judged = RULES[row[0].rule](effect, sum(one.margin for one in row) / len(row))
+        if judged != "not distinguishable":
+            return judged
     verdicts = [outcome.verdict for outcome in row]
     held, refuted = verdicts.count("holds"), verdicts.count("does not hold")
     if not refuted and 2 * held > len(verdicts):
