@@ -203,6 +203,11 @@ _OF_THE_LAST_UPDATE = (
     *("step_norm", "step_cosine", "rate"),
 )
 _OWN = ("rate", "budget")  # known to a stepper without a report
+_ROUNDING = 1e-3
+_POSSIBLE = {"explained_variance": (-ANY, 1.0 + _ROUNDING, "at most 1")}
+_POSSIBLE |= dict.fromkeys(("clip_fraction", "last_clip_fraction"), (-_ROUNDING, 1.0 + _ROUNDING, "0 to 1"))
+_POSSIBLE |= dict.fromkeys(("gradient_norm", "actor_gradient_norm", "rate"), (-_ROUNDING, ANY, "0 or more"))
+_POSSIBLE["approx_kl"] = (-_ROUNDING, ANY, "0 or more, measured in every update")
 _INSTEAD = {"mean_return": "returns", "return_error": "returns", "target_std": "targets"} | dict.fromkeys(
     ("parameter_norm", "step_norm", "step_cosine"), "parameters"
 )
@@ -227,12 +232,18 @@ def asked_for(features: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_INSTEAD.get(need, need) for need in needs))
 
 
+def possible(name: str) -> tuple[float, float, str]:
+    """Return the smallest and the largest number that a diagnostic can be, and both in words."""
+    return _POSSIBLE.get(name, (-ANY, ANY, "a finite number of float32"))
+
+
 class Observed(NamedTuple):
     """The features of an update, and the memory after it; the caller adds the rate to the memory."""
 
     features: dict[str, Any]
     diagnostics: dict[str, Any]  # reported or derived
-    sound: Any  # whether all of them are finite
+    faults: dict[str, Any]  # which of them are not finite, or beyond what is possible
+    sound: Any  # whether none is
     memory: Memory
     movement: Movement | None
 
@@ -282,7 +293,9 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, b
     seen = Seen(known, memory, xp)
     computed = {name: known[name] if feature is None else feature(seen) for name, feature in formulas.items()}
     # Diagnostics that the model does not need count, too: if any is not finite, training is about to fail.
-    sound = xp.all(xp.stack([xp.all(xp.isfinite(xp.asarray(value))) for value in known.values()]))
+    every = [(name, xp.asarray(value), possible(name)) for name, value in known.items()]
+    faults = {name: ~xp.all((value >= low) & (value <= high)) for name, value, (low, high, _) in every}
+    sound = ~xp.any(xp.stack([*faults.values()]))
 
     def finite_or(name: str, before: Any) -> Any:
         """Return the diagnostic where it is finite, else `before`, so that later features stay finite."""
@@ -300,4 +313,4 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, b
         best_return=best_return(memory, finite_or("mean_return", memory.mean_return), xp),
         smoothed_change=smoothed_change(memory, finite_or("mean_return", memory.mean_return), xp),
     )
-    return Observed(computed, known, sound, after, movement)
+    return Observed(computed, known, faults, sound, after, movement)

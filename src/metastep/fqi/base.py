@@ -66,11 +66,6 @@ class BaseRecord(ABC):
         return [loop_of(each) for each in (setting, *several)]
 
     @property
-    def num_updates(self) -> int | None:
-        """How many updates learners had at most, as far as it is known."""
-        return max((int(each["num_updates"]) for each in self.trained_on if "num_updates" in each), default=None)
-
-    @property
     def keywords(self) -> dict[str, int]:
         """The size of each part of the observation, by the name it is passed under."""
         return {part.name.rpartition(":")[2]: part.size for part in self.observation}

@@ -4,6 +4,7 @@ A searched model is a few matrix products in the program. Forests are evaluated 
 four times as fast as gathers in the program, and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py`).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -93,11 +94,12 @@ def learned_update(
     chosen, place = fitted.record.hyperparameters, name.partition(":")[0]
     branches = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
 
-    def report(rows: Any, divergence: Any) -> NDArray[np.float32]:
-        table = np.asarray(rows, np.float32)
-        for row, number in zip(table.reshape(-1, table.shape[-1]), np.ravel(divergence), strict=True):
-            stepper.report(row, number)
-        return np.zeros(table.shape[:-1], np.float32)
+    def report(names: list[str], *seen: Any) -> NDArray[np.float32]:
+        tables = [np.asarray(each) for each in seen]
+        learners = tables[0].shape[:-1]
+        for each in zip(*(table.reshape(math.prod(learners), table.shape[-1]) for table in tables), strict=True):
+            stepper.report(each[0], names, *each[1:])
+        return np.zeros(learners, np.float32)
 
     def act(rows: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
@@ -160,7 +162,8 @@ def learned_update(
         last = {each: jnp.where(begun, state.hyperparams[_KEYS.get(each, each)], usual[each]) for each in chosen}
         (values, _), found, guard, (is_unusual, *seen) = stepper.next_update(given, state, last, choose, jnp)
         nothing = jnp.float32(0.0)
-        reported = partial(jax.pure_callback, report, nothing, *seen, vmap_method="broadcast_all")
+        call = partial(report, [*found.diagnostics])
+        reported = partial(jax.pure_callback, call, nothing, *seen, vmap_method="broadcast_all")
         # The host is called only where something is unusual; the zero that it returns makes sure that it is.
         zero = jax.lax.cond(is_unusual, reported, lambda: nothing)
         rates: dict[str, Any] = {_KEYS.get(each, each): jnp.float32(values[each]) + zero for each in chosen}
@@ -182,8 +185,7 @@ def learned_update(
         given = as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers)
         state = restored(state, params)
         stepper.compare(batch_size(given))
-        if stepper.unlike.keys() - stepper.warned:
-            stepper.report()
+        stepper.watch(given)
         state = jax.lax.cond(begins, lambda: proposed(given, params, state), lambda: state)
         if minibatches is not None:
             state = state._replace(gathered=state.gathered.after(given, begins, minibatches, jnp))

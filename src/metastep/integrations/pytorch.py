@@ -26,9 +26,9 @@ class LearnedLR(LRScheduler):
         optimizer: any of PyTorch's.
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         num_updates, log, outside, minibatches, loop: as of `metastep.Stepper`.
-        fallback: likewise; by default the first rate of the optimizer.
-        reads: other hyperparameters of the model, which the loop takes from `values` after each `step`. A parameter group
-            whose `name` is "critic" gets `critic_rate` times its rate without that.
+        fallback: likewise; by default the first rate of the optimizer and the values of `reads`.
+        reads: your own values, by name, of the other hyperparameters of the model, which the loop takes from `values` after each
+            `step`. A parameter group whose `name` is "critic" gets `critic_rate` times its rate without that.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LearnedLR(LRScheduler):
         minibatches: int | None = None,
         fallback: Fallback = None,
         loop: Values | None = None,
-        reads: Sequence[str] = (),
+        reads: Sequence[str] | Values = (),
     ) -> None:
         # Without the base class's `__init__`, which would step at once, before there are diagnostics.
         self.optimizer, self._log, self._given, fitted = optimizer, as_log(log), num_updates, rate_model(model)
@@ -54,7 +54,15 @@ class LearnedLR(LRScheduler):
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         if fallback is None:
-            fallback = {"stepsize": self.base_lrs[0]} | ({"critic_rate": 1.0} if "critic_rate" in settings else {})
+            own = {"stepsize": self.base_lrs[0], "critic_rate": 1.0} | (
+                dict(reads) if isinstance(reads, Mapping) else {}
+            )
+            fallback = {name: own[name] for name in fitted.record.hyperparameters if name in own}
+            if outside != "trust" and (missing := [name for name in settings if name not in own]):
+                example = f"reads={{{missing[0]!r}: ...}}"
+                raise InputError(
+                    f"reads: your own value of {missing[0]} is missing, allowed is {example} or `fallback`."
+                )
         self.stepper = fitted.stepper(num_updates, outside, None, self._log, minibatches, fallback, loop)
         self._last_lr = self.get_lr()
         self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
