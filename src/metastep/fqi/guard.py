@@ -47,6 +47,7 @@ class Guard(NamedTuple):
     clip_range: Any = 0.0
     critic_rate: Any = 0.0
     acted: Any = 0.0  # which guards changed the last proposal, as a sum of bits
+    wary: Any = 0.0  # for so many updates after a fault, the rate stays at or above the loop's own
     approx_kl: Any = 0.0  # of the update before the last one
     best: Any = 0.0  # mean of recent returns, where calls have few
     num: Any = 0.0  # of them
@@ -114,7 +115,8 @@ class Limits(NamedTuple):
         What makes steps larger grows by a bounded factor. The rate is halved where the last update diverged; then its ceiling
         rises slowly. Nothing that makes steps larger increases there, or where the return stays at its best, within its
         standard error, or does not vary. None of this goes below a loop's `own` values, which replace all others, with those of
-        the `last` update where there are none, if it has `fallen` back.
+        the `last` update where there are none, if it has `fallen` back. In the first update, and for some time after a fault, the
+        rate is no lower than the loop's own.
         """
 
         def number(values: Values, name: str, other: Any = 0.0) -> Any:
@@ -126,6 +128,7 @@ class Limits(NamedTuple):
         has_diverged = self.has_diverged(seen, xp)
         holds |= has_diverged
         ceiling = xp.clip(xp.where(has_diverged, 0.5 * used, RECOVERY * xp.minimum(guard.ceiling, high)), low, high)
+        wary = xp.where(found.sound, xp.maximum(guard.wary - 1.0, 0.0), np.float32(WINDOW))
         known, acts, bounds = {}, [False, number(values, "stepsize") > ceiling, False], {}
         for name in self.held:
             (least, most), before = self.ends[name], used if name == "stepsize" else number(last, name)
@@ -135,13 +138,17 @@ class Limits(NamedTuple):
             acts[0], acts[2] = acts[0] | (proposed > rise), acts[2] | (proposed > held)
             cap = xp.minimum(xp.minimum(rise, held), ceiling if name == "stepsize" else most)
             bounds[name] = xp.minimum(proposed, xp.maximum(xp.maximum(cap, number(own, name)), least))
+        # A model that knows nothing yet, or whose memory may be wrong, does not slow the loop down.
+        least = xp.where((wary > 0) | ~begun, xp.minimum(number(own, "stepsize"), high), 0.0)
+        bounds["stepsize"] = xp.maximum(bounds["stepsize"], least)
         own, after = {**last, **own}, {**values, **bounds}
         both = {name: (xp.asarray(own[name], float), xp.asarray(after[name], float)) for name in after}  # not rounded
         after = {name: xp.where(fallen, *either) for name, either in both.items()}
         stays = begun & (holds | ~found.sound)  # what replaces a fault is no measure of later ones
         kept = {name: xp.where(stays, known[name], number(after, name)) for name in self.held}
         bits = sum(xp.where(act, np.float32(2 << bit), np.float32(0.0)) for bit, act in enumerate(acts))
-        return after, guard._replace(ceiling=ceiling, acted=xp.where(fallen, np.float32(1.0), bits), **kept)
+        acted = xp.where(fallen, np.float32(1.0), bits)
+        return after, guard._replace(ceiling=ceiling, acted=acted, wary=wary, **kept)
 
 
 def limits_of(record: Any) -> Limits:

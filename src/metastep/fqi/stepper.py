@@ -271,9 +271,8 @@ class Stepper:
         if self.is_guarded:
             progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
             own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
-            values, guard = self.limits.guarded(
-                proposal.values, last, own, is_unusual | bool(self.unlike), found, state, xp
-            )
+            fallen = is_unusual | bool(self.unlike)
+            values, guard = self.limits.guarded(proposal.values, last, own, fallen, found, state, xp)
             is_unusual |= self.limits.has_diverged(found.diagnostics, xp)
             whole = {name: xp.maximum(xp.floor(values[name]), 1.0) for name in WHOLE if name in values}
             proposal = Proposal(values | whole, proposal.direction)
