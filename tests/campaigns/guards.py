@@ -177,6 +177,7 @@ def one(draw: random.Random, name: str, kind: str) -> tuple[float, float, list[s
     changes |= {"discount": loop["discount"] + 0.0033} if kind == "near" else {}  # 0.9833 against 0.98
     loop, luck, said = loop | changes, random.Random(seed), list[str]()
     keys = luck.sample(["returns", "entropy", "approx_kl", "clip_fraction", "values"], luck.choice([1, 2, 5]))
+    keys += ["approx_kl"] if kind == "missing" else []  # there is no guard without it
     known = {key: loop[key] for key in USUAL if key not in ("num_updates", "batch_steps")}
     known["actions"] = "discrete" if loop["choices"] else "continuous"
     own = {"gradient_steps": loop["epochs"] * max(1, loop["batch_steps"] // loop["minibatch_size"])}

@@ -53,6 +53,17 @@ def test_a_second_run_restarts_the_file_and_a_restored_one_replaces_later_rows(t
             assert updates_in(file) == ["0", "1"][: update + 1]
 
 
+def test_a_log_of_an_earlier_version_gets_the_columns_that_it_lacks(tmp_path):
+    stepper = tiny_model().stepper(20, log=(file := tmp_path / "updates.csv"))
+    stepper(diagnostics(0))
+    header, row = csv.reader(file.read_text().splitlines())
+    place = header.index("guard")
+    file.write_text(to_csv([[*each[:place], *each[place + 1 :]] for each in (header, row)]))
+    tiny_model().stepper(record=stepper.record(), log=file)(diagnostics(1))
+    assert [*csv.reader(file.read_text().splitlines())][:2] == [header, [*row[:place], "", *row[place + 1 :]]]
+    assert updates_in(file) == ["0", "1"]
+
+
 def test_other_files_and_columns_are_refused(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("import torch\n")

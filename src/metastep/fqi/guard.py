@@ -31,6 +31,7 @@ HELD = ("stepsize", "gradient_steps", "clip_range", "critic_rate")  # these make
 ACTED = ("fallback", "rise", "divergence", "best")  # the guards, in the order of the bits of `Guard.acted`
 RISE = 3.0  # largest factor between one of these and that of the last update
 FIRST_RISE = 10.0  # largest factor between the first of them and the loop's own
+BELOW = 3.0  # standard errors by which the return may lie below its best and still count as that
 WINDOW = 10  # returns that guards look at, at least; where a call has fewer, those of the last calls count as well
 RECOVERY = 1.25  # factor by which the ceiling of the rate rises per update after a divergence that halved it
 DIVERGENCE = 0.5  # an `approx_kl` above is too large for any model; that of usual updates is about 0.01
@@ -71,13 +72,14 @@ class Guard(NamedTuple):
             mean = xp.sum(xp.where(counts, returns, 0.0)) / num
             error = xp.sqrt(xp.sum(xp.where(counts, returns - mean, 0.0) ** 2) / (xp.maximum(num - 1.0, 1.0) * num))
             every.append((mean, error, self.best, self.num, num))
-            best = xp.where(self.num > 0, xp.maximum(self.best, mean), mean)
+            best = xp.where(self.num >= WINDOW, xp.maximum(self.best, mean), mean)  # few may be the best by chance
             both = {"best": (best, self.best), "num": (num, self.num), "returns": (returns, self.returns)}
             kept = {name: xp.where(xp.isfinite(mean), *each) for name, each in both.items()}
         divergence, holds = seen.get("approx_kl", self.approx_kl), xp.asarray(False)
         for mean, error, best, known, num in every:
-            least = SMALLEST * xp.abs(mean)
-            holds |= (known > 0) & (xp.abs(mean - best) <= xp.fmax(error, least)) | (error <= least) & (num > 1)
+            least, change = SMALLEST * xp.abs(mean), mean - best  # the best of several is an overestimate
+            stays = (-BELOW * xp.fmax(error, least) <= change) & (change <= xp.fmax(error, least))
+            holds |= (known > 0) & stays | (error <= least) & (num > 1)
         kept["approx_kl"] = xp.where(xp.isfinite(divergence), divergence, self.approx_kl)
         return self._replace(**{name: xp.asarray(each, xp.float32) for name, each in kept.items()}), holds
 
