@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metastep import InputError, Run, envs
 from metastep.evaluation import differences, join
-from metastep.evaluation.intervals import hierarchical_interval, verdict
+from metastep.evaluation.intervals import verdict
 from metastep.experiments.provenance import read_result
 from metastep.experiments.reporting import in_words, times_of
 from metastep.experiments.stages import read_times
@@ -26,6 +26,7 @@ from paper.environments import EVERY
 from paper.facts import FACTS
 from paper.judging import MARGIN
 from paper.outcome import Outcome, Verdict
+from paper.seeds import hierarchical_interval
 
 HOW_TO_READ = (
     "AUC is the mean return over the updates. Differences are paired by test task, which no method was trained, selected or "

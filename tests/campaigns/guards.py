@@ -107,11 +107,8 @@ def train(loop: dict[str, Any], rate: Any, seed: int, noise: int = 0, choose: An
         action = (logs + luck).argmax(1)
         paid, before = 1.0 * (action == (states @ goal).argmax(1)), logs[np.arange(size), action]
         gain = (paid - values - np.mean(paid - values)) / np.std(paid - values)
-        seen = {
-            "returns": low + (high - low) * (0.1 + 0.8 * paid[-loop["num_envs"] :]),
-            "values": values,
-            "targets": paid,
-        }
+        noisy = (0.1 + 0.7 * paid + 0.02 * luck[:, 0])[-loop["num_envs"] :]  # good policies have equal rewards
+        seen = {"returns": low + (high - low) * noisy, "values": values, "targets": paid}
         seen |= {"entropy": -np.mean(np.sum(logs * np.exp(logs), axis=1)), "parameters": theta.copy(), **last}
         chosen = own | {"stepsize": rate(update / loop["num_updates"])} | (choose(seen) if choose else {})
         rates = chosen["stepsize"] * np.append(np.ones(num), chosen["critic_rate"])[:, None]

@@ -67,7 +67,7 @@ def test_numpy_jax_and_simulated_learners_agree() -> None:
     )
     proposal = one.propose(**{name: float(value) for name, value in zip(SEEN, rows[1], strict=True)})
     np.testing.assert_array_equal([*proposal.values.values()], acted[1])
-    assert proposal.rate == proposal.stepsize == proposal.values["stepsize"]
+    assert proposal.stepsize == proposal.values["stepsize"]
     start = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     follower, flat = Searched(model=one), Searched(one.network, np.concatenate([part.ravel() for part in one.weights]))
     np.testing.assert_array_equal(

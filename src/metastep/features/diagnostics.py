@@ -5,6 +5,7 @@ Simulated learners and external training loops share this code. Arrays are NumPy
 """
 
 from abc import ABC
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -204,10 +205,11 @@ _OF_THE_LAST_UPDATE = (
 )
 _OWN = ("rate", "budget")  # known to a stepper without a report
 _ROUNDING = 1e-3
-_POSSIBLE = {"explained_variance": (-ANY, 1.0 + _ROUNDING, "at most 1")}
-_POSSIBLE |= dict.fromkeys(("clip_fraction", "last_clip_fraction"), (-_ROUNDING, 1.0 + _ROUNDING, "0 to 1"))
-_POSSIBLE |= dict.fromkeys(("gradient_norm", "actor_gradient_norm", "rate"), (-_ROUNDING, ANY, "0 or more"))
-_POSSIBLE["approx_kl"] = (-_ROUNDING, ANY, "0 or more, measured in every update")
+# The smallest and the largest number that a diagnostic can be, and both in words.
+POSSIBLE = defaultdict(lambda: (-ANY, ANY, "a finite number of float32"))
+POSSIBLE |= {"explained_variance": (-ANY, 1.0 + _ROUNDING, "at most 1"), "rate": (0.0, ANY, "0 or more")}
+POSSIBLE |= dict.fromkeys(("clip_fraction", "last_clip_fraction"), (-_ROUNDING, 1.0 + _ROUNDING, "0 to 1"))
+POSSIBLE["approx_kl"] = (-_ROUNDING, ANY, "0 or more, measured in every update")
 _INSTEAD = {"mean_return": "returns", "return_error": "returns", "target_std": "targets"} | dict.fromkeys(
     ("parameter_norm", "step_norm", "step_cosine"), "parameters"
 )
@@ -230,11 +232,6 @@ def asked_for(features: Sequence[str]) -> tuple[str, ...]:
     """Return the diagnostics that a loop has to report for some features, each once."""
     needs = (need for need in _needed({name: _formula(name) for name in features}) if need not in _OWN)
     return tuple(dict.fromkeys(_INSTEAD.get(need, need) for need in needs))
-
-
-def possible(name: str) -> tuple[float, float, str]:
-    """Return the smallest and the largest number that a diagnostic can be, and both in words."""
-    return _POSSIBLE.get(name, (-ANY, ANY, "a finite number of float32"))
 
 
 class Observed(NamedTuple):
@@ -293,7 +290,7 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, b
     seen = Seen(known, memory, xp)
     computed = {name: known[name] if feature is None else feature(seen) for name, feature in formulas.items()}
     # Diagnostics that the model does not need count, too: if any is not finite, training is about to fail.
-    every = [(name, xp.asarray(value), possible(name)) for name, value in known.items()]
+    every = [(name, xp.asarray(value), POSSIBLE[name]) for name, value in known.items()]
     faults = {name: ~xp.all((value >= low) & (value <= high)) for name, value, (low, high, _) in every}
     sound = ~xp.any(xp.stack([*faults.values()]))
 

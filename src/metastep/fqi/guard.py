@@ -61,11 +61,11 @@ class Guard(NamedTuple):
 
     def after(self, found: Observed, before: Memory, xp: Any) -> tuple["Guard", Any]:
         """Return what to remember of the diagnostics, and whether the return stays at its best or does not vary."""
-        seen, nothing = found.diagnostics, np.float32(np.nan)
-        mean, error, given = (seen.get(name, nothing) for name in ("mean_return", "return_error", "returns"))
-        given = xp.reshape(mean, 1) if "returns" not in seen and "return_error" not in seen else given
-        every, kept = [(mean, error, before.best_return, before.sound, 2.0 if given is nothing else given.size)], {}
-        if given is not nothing and given.size < WINDOW:
+        seen = found.diagnostics
+        mean, error = (seen.get(name, np.float32(np.nan)) for name in ("mean_return", "return_error"))
+        given = seen.get("returns", xp.zeros(WINDOW))  # of other loops the mean and its error are known
+        every, kept = [(mean, error, before.best_return, before.sound, given.size)], {}
+        if given.size < WINDOW:
             num = xp.minimum(self.num + np.float32(given.size), np.float32(WINDOW))
             returns = xp.concatenate([xp.asarray(each, xp.float32) for each in (self.returns, given)])[-WINDOW:]
             counts = np.arange(WINDOW, dtype=np.float32) >= WINDOW - num
@@ -105,10 +105,6 @@ class Limits(NamedTuple):
         every = zip(is_far, self.record.feature_names, row, *ends, strict=True)
         return {each[0]: text(*each) for is_beyond, *each in every if is_beyond}
 
-    def has_diverged(self, seen: Values, xp: Any) -> Any:
-        """Return whether diagnostics are those of an update that was too large."""
-        return xp.asarray(seen.get("approx_kl", 0.0)) > self.divergence
-
     def guarded(
         self, values: Values, last: Values, own: Values, fallen: Any, found: Observed, state: Any, xp: Any
     ) -> tuple[dict[str, Any], Guard]:
@@ -127,7 +123,7 @@ class Limits(NamedTuple):
         guard, holds = state.guard.after(found, state.memory, xp)
         seen, begun, (low, high) = found.diagnostics, xp.asarray(state.memory.updates > 0), self.ends["stepsize"]
         used = xp.clip(number({}, "", xp.where(found.faults["rate"], state.memory.rate, seen["rate"])), low, high)
-        has_diverged = self.has_diverged(seen, xp)
+        has_diverged = number(seen, "approx_kl") > self.divergence
         holds |= has_diverged
         ceiling = xp.clip(xp.where(has_diverged, 0.5 * used, RECOVERY * xp.minimum(guard.ceiling, high)), low, high)
         wary = xp.where(found.sound, xp.maximum(guard.wary - 1.0, 0.0), np.float32(WINDOW))

@@ -41,11 +41,6 @@ class Proposal(NamedTuple):
         """The step; with PPO and A2C it is the learning rate."""
         return self.values["stepsize"]
 
-    @property
-    def rate(self) -> float:
-        """The same, by its usual name."""
-        return self.stepsize
-
 
 # What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere. Those of earlier versions lack what was added
 # to the state since; no model of theirs observes it.
@@ -233,7 +228,7 @@ class Stepper:
             warn(f"{'; '.join(new)}: {then}.")
         bad = next((name for name, is_bad in zip(names, np.ravel(faults), strict=True) if is_bad), "")
         if bad and (cause := f"fault {bad}") not in self.warned:
-            causes[cause] = found = f"diagnostics: {bad} is {seen[bad]:g}, allowed is {reports.possible(bad)[-1]}"
+            causes[cause] = found = f"diagnostics: {bad} is {seen[bad]:g}, allowed is {reports.POSSIBLE[bad][-1]}"
             then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
             warn(f"{found}: {own if self.is_guarded else then} in such an update.")
         most = self.limits.divergence
@@ -273,7 +268,7 @@ class Stepper:
             own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
             fallen = is_unusual | bool(self.unlike)
             values, guard = self.limits.guarded(proposal.values, last, own, fallen, found, state, xp)
-            is_unusual |= self.limits.has_diverged(found.diagnostics, xp)
+            is_unusual |= xp.asarray(found.diagnostics.get("approx_kl", 0.0)) > self.limits.divergence
             whole = {name: xp.maximum(xp.floor(values[name]), 1.0) for name in WHOLE if name in values}
             proposal = Proposal(values | whole, proposal.direction)
         memory = found.memory._replace(rate=xp.asarray(proposal.stepsize, xp.float32))
