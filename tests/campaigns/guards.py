@@ -24,19 +24,8 @@ from tests.controllers.problems import make_training_mdp
 from tests.steppers import random_weights
 
 USUAL = {"num_envs": 16, "batch_steps": 2048, "minibatch_size": 256, "epochs": 4, "discount": 0.98, "num_updates": 25}
-MISMATCHES: dict[str, dict[str, Any]] = {
-    "num_envs": {"num_envs": 1},
-    "batch_steps": {"batch_steps": 256},
-    "minibatch_size": {"minibatch_size": 32},
-    "epochs": {"epochs": 32},
-    "discount": {"discount": 0.5},
-    "num_updates": {"num_updates": 3},
-    "actions": {},
-    "near": {"num_updates": 60},
-    "network": {"hidden": 64},
-    "restarted": {},
-    "healthy": {},
-}
+CHANGES = {"num_envs": 1, "batch_steps": 256, "minibatch_size": 32, "epochs": 32, "discount": 0.5, "num_updates": 3}
+MISMATCHES = (*CHANGES, "actions", "near", "network", "restarted", "healthy")
 FAULTS = ("nan", "inf", "zero", "huge", "flipped", "missing", "stale", "constant", "units", "magnitude", "other loop")
 KNOWN = {"num_envs": 16, "num_steps": 128, "discount": 0.98, "env": "bandit", "policy": {"num_choices": 2}}
 KNOWN["rule"] = {"name": "ppo", "epochs": 4, "minibatch_size": 256}
@@ -46,12 +35,8 @@ KNOWN["rule"] = {"name": "ppo", "epochs": 4, "minibatch_size": 256}
 def models() -> dict[str, Any]:
     """Return the models of PPO that come with the library, and one of each level with weights that suit the loop below."""
     found: dict[str, Any] = {name: pretrained.load(name) for name in pretrained.names() if "ppo" in name}
-    names, low, high = (
-        ("stepsize", "gradient_steps", "clip_range", "critic_rate"),
-        (1e-4, 4.0, 0.1, 0.5),
-        (0.1, 64.0, 0.4, 8.0),
-    )
-    base = make_training_mdp()
+    names, base = ("stepsize", "gradient_steps", "clip_range", "critic_rate"), make_training_mdp()
+    low, high = (1e-4, 4.0, 0.1, 0.5), (0.1, 64.0, 0.4, 8.0)
     mdp = base.with_rule(base.rule, HyperparameterSpace(low, high, ("log", "linear", "linear", "log"), names))
     observed = ("budget", "last_divergence", "entropy_change", "change_in_errors")
     for level, num, knots, units in (("constant", 0, 1, 0), ("schedule", 1, 3, 0), ("feedback", 4, 3, 4)):
@@ -132,33 +117,25 @@ def train(loop: dict[str, Any], rate: Any, seed: int, noise: int = 0, choose: An
 
 def spoilt(kind: str, seen: dict[str, Any], keys: list[str], before: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what a loop with a fault reports; `before` has what it reported earlier."""
-    factors = {
-        "zero": 0.0,
-        "flipped": -1.0,
-        "magnitude": 1e6,
-        "units": 1.4427,
-        "nan": np.nan,
-        "inf": np.inf,
-        "huge": 1e30,
-    }
+    factors = {"zero": 0.0, "flipped": -1.0, "magnitude": 1e6, "units": 1.4427, "huge": 1e30, "inf": np.inf}
     if kind == "missing":
         return {name: value for name, value in seen.items() if name not in keys}
-    if kind in ("stale", "constant") and len(before) > 2:
-        return before[-1 if kind == "stale" else 2]
+    if kind in ("stale", "constant"):
+        return before[-1 if kind == "stale" else 2] if len(before) > 2 else seen
     if kind == "other loop":
         other = {"entropy": 0.3, "approx_kl": 0.002 * len(before), "clip_fraction": 0.01, "returns": np.arange(9.0)}
         return seen | {name: other[name] for name in keys if name in other and name in seen}
     keys = ["returns"] if kind == "magnitude" else keys
-    return seen | {name: seen[name] * factors.get(kind, 1.0) for name in keys if name in seen}
+    return seen | {name: seen[name] * factors.get(kind, np.nan) for name in keys if name in seen}
 
 
 def one(draw: random.Random, name: str, kind: str) -> tuple[float, float, list[str]]:
     """Return the mean reward minus that of the own schedule, the same for other noise and that schedule, and all messages."""
     model, start, slope = models()[name], draw.choice([3e-4, 1e-3]), draw.choice([0.0, 1.0])
     loop, seed, often, before = usual(model), draw.randrange(10**6), draw.choice([0.3, 1.0]), list[dict[str, Any]]()
-    rate, changes = lambda made: start * (1.0 - slope * made), dict(MISMATCHES.get(kind, {}))
-    changes |= {"discount": loop["discount"] + 0.0033} if kind == "near" else {}  # 0.9833 against 0.98
-    loop, luck, said = loop | changes, random.Random(seed), list[str]()
+    rate, luck, said = lambda made: start * (1.0 - slope * made), random.Random(seed), list[str]()
+    loop |= {kind: CHANGES[kind]} if kind in CHANGES else {"hidden": 64} if kind == "network" else {}
+    loop |= {"num_updates": 60, "discount": loop["discount"] + 0.0033} if kind == "near" else {}  # 0.9833 against 0.98
     keys = luck.sample(["returns", "entropy", "approx_kl", "clip_fraction", "values"], luck.choice([1, 2, 5]))
     keys += ["approx_kl"] if kind == "missing" else []  # there is no guard without it
     known = {key: loop[key] for key in USUAL if key not in ("num_updates", "batch_steps")}
@@ -197,9 +174,9 @@ def wrong(kind: str, name: str, said: list[str]) -> str:
     if kind in ("healthy", "near", "network") and any("more than" not in text for text in said):
         return "is not due"
     must = {"nan": "nan", "inf": "inf|nan", "stale": "approx_kl is", "constant": "approx_kl is", "missing": "missing"}
-    must |= {each: f"{each} is" for each in ("num_envs", "batch_steps", "minibatch_size", "discount", "num_updates")}
-    must |= {} if name in ("constant", "schedule", "feedback") else {"epochs": "epochs is"}
-    must |= {} if name == "ppo-classic" else {"actions": "actions is"}
+    due = {*CHANGES, "actions"} - ({"actions"} if name == "ppo-classic" else set())  # which knows both kinds
+    due -= set() if name in pretrained.names() else {"epochs"}  # which the others choose
+    must |= {each: f"{each} is" for each in due}
     return "is due" if kind in must and not any(re.search(must[kind], text) for text in said) else ""
 
 

@@ -1,6 +1,6 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,27 +42,23 @@ class LearnedLR(LRScheduler):
         minibatches: int | None = None,
         fallback: Fallback = None,
         loop: Values | None = None,
-        reads: Sequence[str] | Values = (),
+        reads: Values | None = None,
     ) -> None:
         # Without the base class's `__init__`, which would step at once, before there are diagnostics.
         self.optimizer, self._log, self._given, fitted = optimizer, as_log(log), num_updates, rate_model(model)
         has_critic = any(group.get("name") == "critic" for group in optimizer.param_groups)
-        settings = ("stepsize", *reads, *(["critic_rate"] if has_critic else []))
-        require_settings(fitted, "LearnedLR", settings, "name those that the loop takes from `values` in `reads`")
+        if not isinstance(known := {} if reads is None else reads, Mapping):
+            raise InputError(f"reads is {shown(reads)}, allowed are your own values by name.")
+        settings = ("stepsize", *known, *(["critic_rate"] if has_critic else []))
+        require_settings(
+            fitted, "LearnedLR", settings, "give your own values of what it takes from `values` in `reads`"
+        )
         self.values: dict[str, float] = {}  # of the last proposal, by name
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-        if fallback is None:
-            own = {"stepsize": self.base_lrs[0], "critic_rate": 1.0} | (
-                dict(reads) if isinstance(reads, Mapping) else {}
-            )
-            fallback = {name: own[name] for name in fitted.record.hyperparameters if name in own}
-            if outside != "trust" and (missing := [name for name in settings if name not in own]):
-                example = f"reads={{{missing[0]!r}: ...}}"
-                raise InputError(
-                    f"reads: your own value of {missing[0]} is missing, allowed is {example} or `fallback`."
-                )
+        own = {"stepsize": self.base_lrs[0], "critic_rate": 1.0, **known}
+        fallback = {name: own[name] for name in fitted.record.hyperparameters} if fallback is None else fallback
         self.stepper = fitted.stepper(num_updates, outside, None, self._log, minibatches, fallback, loop)
         self._last_lr = self.get_lr()
         self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
