@@ -206,7 +206,7 @@ _OF_THE_LAST_UPDATE = (
 _OWN = ("rate", "budget")  # known to a stepper without a report
 _ROUNDING = 1e-3
 # The smallest and the largest number that a diagnostic can be, and both in words.
-POSSIBLE = defaultdict(lambda: (-ANY, ANY, "a finite number of float32"))
+POSSIBLE: dict[str, tuple[float, float, str]] = defaultdict(lambda: (-ANY, ANY, "a finite number of float32"))
 POSSIBLE |= {"explained_variance": (-ANY, 1.0 + _ROUNDING, "at most 1"), "rate": (0.0, ANY, "0 or more")}
 POSSIBLE |= dict.fromkeys(("clip_fraction", "last_clip_fraction"), (-_ROUNDING, 1.0 + _ROUNDING, "0 to 1"))
 POSSIBLE["approx_kl"] = (-_ROUNDING, ANY, "0 or more, measured in every update")

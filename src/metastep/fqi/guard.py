@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.settings import Positive
 from metastep.features.diagnostics import ANY, SMALLEST, Memory, Observed
+from metastep.simulation.rollouts import mean_and_error
 
 Outside = Literal["fallback", "refuse", "trust"]
 """Where a loop or a feature is unlike the training data: use the loop's own values, raise an error, or follow the model."""
@@ -51,8 +52,7 @@ class Guard(NamedTuple):
     wary: Any = 0.0  # for so many updates after a fault, the rate stays at or above the loop's own
     approx_kl: Any = 0.0  # of the update before the last one
     best: Any = 0.0  # mean of recent returns, where calls have few
-    num: Any = 0.0  # of them
-    returns: Any = np.zeros(WINDOW, np.float32)  # the last `num` of them count
+    returns: Any = np.zeros(WINDOW, np.float32)  # the recent ones
 
     @property
     def names(self) -> str:
@@ -66,14 +66,13 @@ class Guard(NamedTuple):
         given = seen.get("returns", xp.zeros(WINDOW))  # of other loops the mean and its error are known
         every, kept = [(mean, error, before.best_return, before.sound, given.size)], {}
         if given.size < WINDOW:
-            num = xp.minimum(self.num + np.float32(given.size), np.float32(WINDOW))
-            returns = xp.concatenate([xp.asarray(each, xp.float32) for each in (self.returns, given)])[-WINDOW:]
-            counts = np.arange(WINDOW, dtype=np.float32) >= WINDOW - num
-            mean = xp.sum(xp.where(counts, returns, 0.0)) / num
-            error = xp.sqrt(xp.sum(xp.where(counts, returns - mean, 0.0) ** 2) / (xp.maximum(num - 1.0, 1.0) * num))
-            every.append((mean, error, self.best, self.num, num))
-            best = xp.where(self.num >= WINDOW, xp.maximum(self.best, mean), mean)  # few may be the best by chance
-            both = {"best": (best, self.best), "num": (num, self.num), "returns": (returns, self.returns)}
+            given = xp.asarray(given, xp.float32)
+            earlier = xp.where(before.sound > 0, self.returns, xp.resize(given, WINDOW))
+            returns = xp.concatenate([earlier, given])[-WINDOW:]
+            mean, error = mean_and_error(returns, xp)
+            every.append((mean, error, self.best, before.sound, xp.where(before.sound > 0, WINDOW, given.size)))
+            best = xp.where(before.sound >= WINDOW, xp.maximum(self.best, mean), mean)  # few may be so by chance
+            both = {"best": (best, self.best), "returns": (returns, self.returns)}
             kept = {name: xp.where(xp.isfinite(mean), *each) for name, each in both.items()}
         divergence, holds = seen.get("approx_kl", self.approx_kl), xp.asarray(False)
         for mean, error, best, known, num in every:

@@ -169,11 +169,6 @@ class Stepper:
         """Names of the diagnostics to give, those of the last update from the second call on; `DIAGNOSTICS` explains them."""
         return asked_for(self.features)
 
-    @property
-    def needs_parameters(self) -> bool:
-        """Whether the model observes the steps of the parameters."""
-        return "parameters" in self.needs
-
     def __call__(
         self, diagnostics: Mapping[str, Any] | None = None, /, *, begins: bool = True, **more: Any
     ) -> Proposal:

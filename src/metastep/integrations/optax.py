@@ -119,7 +119,7 @@ def learned_update(
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
-        known, form = jax.tree.flatten(jax.eval_shape(init, params if stepper.needs_parameters else ()))
+        known, form = jax.tree.flatten(jax.eval_shape(init, params if "parameters" in stepper.needs else ()))
         places, own_form = None, cast(Any, None)
         with suppress(SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
             places, own_form = jax.tree_util.tree_flatten_with_path(state)
@@ -149,14 +149,14 @@ def learned_update(
         return LearnedRateState(values, memory, movement, found.gathered, guard)
 
     def init(params: Any) -> LearnedRateState:
-        flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
+        flat = _flat(params) if "parameters" in stepper.needs else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory, gathered, guard = jax.tree.map(jnp.float32, (Memory(), MinibatchStats(), Guard()))
         values = {_KEYS.get(each, each): jnp.float32(min(branch[each][0] for branch in branches)) for each in chosen}
         return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered, guard)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
-        if stepper.needs_parameters:
+        if "parameters" in stepper.needs:
             given = {**given, "parameters": _flat(params)}
         begun, usual = state.memory.updates > 0, stepper.usual.values
         last = {each: jnp.where(begun, state.hyperparams[_KEYS.get(each, each)], usual[each]) for each in chosen}
@@ -178,7 +178,7 @@ def learned_update(
     ) -> tuple[dict[str, Array], LearnedRateState]:
         if diagnostics is None and stepper.needs:
             raise InputError(f"{name} needs diagnostics, a dictionary of numbers by name.")
-        if params is None and stepper.needs_parameters:
+        if params is None and "parameters" in stepper.needs:
             raise InputError(f"{name} needs params, since the model observes their steps.")
         require_bool(begins)
         begins = begins if isinstance(begins, jax.Array) else bool(begins)

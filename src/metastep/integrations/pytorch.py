@@ -83,7 +83,7 @@ class LearnedLR(LRScheduler):
         self._optimizer_steps = 0
         # The rate of the optimizer counts, even if other code has changed it.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
-        if self.stepper.needs_parameters:
+        if "parameters" in self.stepper.needs:
             every = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
             flat = torch.cat([parameter.detach().flatten() for parameter in every])
             diagnostics = {"parameters": flat} | diagnostics

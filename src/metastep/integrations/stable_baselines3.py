@@ -254,7 +254,7 @@ class LearnedRate(BaseCallback):
         self._seen = {name: getattr(buffer, name) for name in ("observations", "actions", "log_probs")}
         diagnostics: dict[str, Any] = {"returns": self._returns(), "entropy": self._entropy(), **self.measured}
         diagnostics |= {"values": buffer.values.ravel(), "targets": buffer.returns.ravel()}
-        if self.stepper.needs_parameters:
+        if "parameters" in self.stepper.needs:
             diagnostics["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
         self.values = values = self.stepper(diagnostics).values
         # An algorithm may be saved at any time, and has no hook for it.
