@@ -122,18 +122,6 @@ def test_rates_are_those_of_a_plain_stepper_also_after_a_restart(kind, minibatch
 
 
 @every_loop
-def test_numbers_that_are_not_finite_give_the_loops_own_values_and_spoil_nothing_after_it(kind):
-    loop = kind(tiny_model(), fallback=2e-4)
-    loop.step(given(0))
-    spoilt = np.where(np.arange(8) == 0, np.nan, given(1)["returns"])
-    with pytest.warns(UserWarning, match="returns is nan, allowed is a finite number of float32: your own values are"):
-        assert loop.step(given(1) | {"returns": spoilt}) == pytest.approx(2e-4)
-    with pytest.warns(UserWarning, match="approx_kl is nan, allowed is 0 or more, measured in every update: your own"):
-        assert loop.step(given(2) | {"approx_kl": np.float32(np.nan)}) == pytest.approx(2e-4)
-    assert loop.step(given(3)) > 2.1e-4
-
-
-@every_loop
 def test_numbers_outside_the_training_data_may_be_refused(kind):
     loop = kind(tiny_model(reach=1e-3), outside="refuse")
     with pytest.raises((InputError, jax.errors.JaxRuntimeError), match=r"last_rate is -6, outside of the -0.001 to"):

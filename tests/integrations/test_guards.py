@@ -71,6 +71,7 @@ SOLVED = [better(10, 0.01 + 0.001 * update, spread=0.0) for update in range(4)]
 RISING = [*map(better, range(5))]
 FAR = [better(0), better(1, entropy=-49.0), better(2, entropy=-49.0), better(3)]
 LARGE = [better(0), better(1, approx_kl=77.0), better(2, approx_kl=77.0), better(3), better(4)]
+BROKEN = [better(0), better(1, entropy=np.nan), better(2, entropy=np.nan), better(3), better(4)]
 ENDLESS = [better(update, approx_kl=77.0 * (update > 0)) for update in range(6)]
 CASES = {  # what is said of the loop, what it reports, rates over its own, the warning
     "an unseen action space": ({"actions": "discrete"}, RISING, [1] * 5, "actions is discrete, trained on continuous"),
@@ -84,6 +85,12 @@ CASES = {  # what is said of the loop, what it reports, rates over its own, the 
     "a feature far outside": ({}, FAR, [10, 1, 1, 3], "entropy_change is -50, outside of the -6 to 6 of the training"),
     "large divergences": ({}, LARGE, [10, 5, 2.5, 3.125, 3.90625], "more than 0.5: the rate is halved"),
     "divergences without end": ({}, ENDLESS, [10, 5, 2.5, 1.25, 1, 1], "more than 0.5: the rate is halved"),
+    "numbers that are not finite": (
+        {},
+        BROKEN,
+        [10, 1, 1, 3, 9],
+        "entropy is nan, allowed is a finite number of float32",
+    ),
     "a solved policy": ({}, SOLVED, [1] * 4, ""),
     "a policy that is solved later": ({}, [better(0), better(9), *SOLVED], [10, *[30] * 5], ""),
     "jumps of the rate": ({}, RISING, [10, 30, 90, 100, 100], ""),
