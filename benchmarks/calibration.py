@@ -9,11 +9,13 @@ docs/lab/calibration.md has the result.
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from math import gamma
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +23,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from metastep.evaluation.intervals import (
-    hierarchical_interval,
     holm,
     improvement_probability,
     interquartile_mean,
@@ -29,6 +30,9 @@ from metastep.evaluation.intervals import (
     paired_test,
     verdict,
 )
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from paper.seeds import hierarchical_interval
 
 Array = NDArray[np.float64]
 Ends = tuple[Array, Array]

@@ -333,7 +333,8 @@ def best_rate(part: Record) -> tuple[str, np.ndarray, float]:
 
 def lead(rows: list[np.ndarray]) -> Record:
     """Return the mean of differences (seeds, tasks) with its interval over both, or over tasks where there is one seed."""
-    from metastep.evaluation.intervals import hierarchical_interval, mean_interval
+    from metastep.evaluation.intervals import mean_interval
+    from paper.seeds import hierarchical_interval
 
     values = np.stack(rows)
     if not np.isfinite(values).all():

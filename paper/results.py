@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metastep import InputError, Run, envs
 from metastep.evaluation import differences, join
-from metastep.evaluation.intervals import hierarchical_interval, verdict
+from metastep.evaluation.intervals import verdict
 from metastep.experiments.provenance import read_result
 from metastep.experiments.reporting import in_words, times_of
 from metastep.experiments.stages import read_times
@@ -26,7 +26,7 @@ from paper.environments import EVERY
 from paper.facts import FACTS
 from paper.judging import MARGIN
 from paper.outcome import RULES, Effect, Outcome, Verdict
-from paper.seeds import summarised_interval
+from paper.seeds import hierarchical_interval, summarised_interval
 
 HOW_TO_READ = (
     "AUC is the mean return over the updates. Differences are paired by test task, which no method was trained, selected or "
@@ -56,8 +56,8 @@ _METHODS = (
 )
 _SEEDS = (
     "Several seeds were measured: the effects of all stand side by side, and a row's command is that of the first. The verdict "
-    "is on the mean effect with its interval over seeds and tasks; where that decides nothing, or a fact is about several effects "
-    "or tuned values, it is that of more than half of the seeds, if none says the opposite."
+    "is on the mean effect with its interval over seeds and tasks; where that decides nothing, or a fact is about several "
+    "effects or tuned values, it is that of more than half of the seeds, if none says the opposite."
 )
 _OVER_SEEDS = (
     "Each seed has data, models, tuning and test tasks of its own. The interval is a hierarchical bootstrap: tasks are resampled "

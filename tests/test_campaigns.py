@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns import inputs, kills, mutations, steppers
+from tests.campaigns import guards, inputs, kills, mutations, steppers
 from tests.processes import own, unprivileged
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,8 +56,9 @@ def check(found: dict[str, Any]) -> None:
         (inputs.commands, 60),
         (partial(kills.campaign, "run"), 1),
         (steppers.campaign, 100),
+        (guards.campaign, 22),
     ],
-    ids=["mutations", "configurations", "commands", "kills", "steppers"],
+    ids=["mutations", "configurations", "commands", "kills", "steppers", "guards"],
 )
 def test_some(some, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # commands change it
@@ -75,6 +76,7 @@ def test_some(some, number, tmp_path, monkeypatch):
         ("swaps", 1000),
         ("mutations", 10_000),
         ("steppers", 10_000),
+        ("guards", 1000),
         ("inputs", "configurations", 10_000),
         ("inputs", "commands", 2000),
     ],

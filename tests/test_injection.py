@@ -112,7 +112,7 @@ def outputs(folder: Any, texts: dict[str, str]) -> tuple[dict[str, Any], Documen
     rows = differences(dataclasses.replace(comparison, methods=methods), num_resamples=10)
     differences_to_csv(rows, folder / "differences.csv")
     log, board = CSVLog(folder / "log.csv"), TensorBoardLog(folder / "board")
-    stepper = model.stepper(log=lambda *row: [each(*row) for each in (log, board)])
+    stepper = model.stepper(20, log=lambda *row: [each(*row) for each in (log, board)])
     for update in range(2):
         stepper(diagnostics(update))
     # A log that is continued reads and writes its rows again.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metastep import InputError
-from metastep.evaluation.intervals import hierarchical_interval, mean_interval
+from metastep.evaluation.intervals import mean_interval
 from paper.claims import beats_every, gain, paired, small
 from paper.columns import handful, shown
 from paper.comparisons import final_gain
@@ -14,7 +14,7 @@ from paper.iterations import best_validated
 from paper.outcome import Effect, Outcome, at_most, better, no_better, together, within
 from paper.results import by_claim, claims_table, overall
 from paper.robust import spread_difference, standard_deviation
-from paper.seeds import summarised_interval
+from paper.seeds import hierarchical_interval, summarised_interval
 from paper.tests.synthetic import comparison_of, curve, run_of
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not distinguishable"

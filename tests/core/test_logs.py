@@ -12,7 +12,7 @@ from tests.steppers import TRAINING, diagnostics, tiny_model
 
 def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
     file = tmp_path / "updates.csv"
-    stepper = tiny_model().stepper(log=file)
+    stepper = tiny_model().stepper(20, log=file)
     proposed = [stepper(diagnostics(update)).stepsize for update in range(2)]
     again = tiny_model().stepper(record=stepper.record(), log=file)
     proposed += [again(diagnostics(update)).stepsize for update in range(2, 4)]
@@ -22,7 +22,7 @@ def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
     assert float(rows[2]["return"]) == pytest.approx(float(diagnostics(2)["returns"].mean()), rel=1e-5)
     assert float(rows[2]["approx_kl"]) == pytest.approx(diagnostics(2)["approx_kl"], rel=1e-5)
     assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
-    with pytest.warns(UserWarning, match="returns is not finite"):
+    with pytest.warns(UserWarning, match="returns is nan"):
         again(diagnostics(4), returns=[np.inf, -np.inf])
     assert list(csv.DictReader(file.read_text().splitlines()))[-1]["return"] == "nan"
 
@@ -33,7 +33,7 @@ def updates_in(file):
 
 def test_a_second_run_restarts_the_file_and_a_restored_one_replaces_later_rows(tmp_path):
     file = tmp_path / "updates.csv"
-    first = tiny_model().stepper(log=file)
+    first = tiny_model().stepper(20, log=file)
     for update in range(5):
         first(diagnostics(update))
         if update == 1:
@@ -47,17 +47,28 @@ def test_a_second_run_restarts_the_file_and_a_restored_one_replaces_later_rows(t
     assert updates_in(file) == ["0", "1", "2", "3"]
     log = CSVLog(file)
     for _ in range(2):  # also with the same log
-        stepper = tiny_model().stepper(log=log)
+        stepper = tiny_model().stepper(20, log=log)
         for update in range(2):
             stepper(diagnostics(update))
             assert updates_in(file) == ["0", "1"][: update + 1]
+
+
+def test_a_log_of_an_earlier_version_gets_the_columns_that_it_lacks(tmp_path):
+    stepper = tiny_model().stepper(20, log=(file := tmp_path / "updates.csv"))
+    stepper(diagnostics(0))
+    header, row = csv.reader(file.read_text().splitlines())
+    place = header.index("guard")
+    file.write_text(to_csv([[*each[:place], *each[place + 1 :]] for each in (header, row)]))
+    tiny_model().stepper(record=stepper.record(), log=file)(diagnostics(1))
+    assert [*csv.reader(file.read_text().splitlines())][:2] == [header, [*row[:place], "", *row[place + 1 :]]]
+    assert updates_in(file) == ["0", "1"]
 
 
 def test_other_files_and_columns_are_refused(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("import torch\n")
     with pytest.raises(InputError, match=r"train.py is not a log of updates; name another one"):
-        tiny_model().stepper(log=file)
+        tiny_model().stepper(20, log=file)
     assert file.read_text() == "import torch\n"
     log = CSVLog(tmp_path / "updates.csv")
     log(0, {"rate": 1.0})
@@ -74,7 +85,7 @@ def test_scalars_of_tensorboard(tmp_path):
     from metastep.integrations.tensorboard import TensorBoardLog
 
     log = TensorBoardLog(tmp_path)
-    stepper = tiny_model().stepper(log=log)
+    stepper = tiny_model().stepper(20, log=log)
     proposed = [stepper(diagnostics(update)).stepsize for update in range(3)]
     log.close()
     events = EventAccumulator(str(tmp_path))

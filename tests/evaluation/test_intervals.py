@@ -10,7 +10,6 @@ from scipy import stats
 from metastep._core.errors import InputError
 from metastep.evaluation.intervals import (
     bootstrap_interval,
-    hierarchical_interval,
     holm,
     improvement_probability,
     interquartile_mean,
@@ -149,21 +148,3 @@ def test_probability_of_improvement() -> None:
     for num, shift in ((20, 0.0), (20, 1.5), (100, 0.5)):
         found = improvement_probability(np.random.default_rng(0).normal(shift, 1.0, size=(4000, num)))
         assert 0.93 <= covers(found[1:], float(stats.norm.cdf(shift))).mean() <= 0.99
-
-
-def test_an_interval_over_seeds_is_students_where_tasks_agree() -> None:
-    means = np.array([1.0, 2.5, 1.7, 2.2])
-    mean, low, high = hierarchical_interval(np.repeat(means[:, None], 10, axis=1), num_resamples=200_000)
-    expected = stats.t.interval(0.95, 3, means.mean(), stats.sem(means))
-    assert mean == pytest.approx(means.mean())
-    np.testing.assert_allclose((low, high), expected, atol=0.03)
-    with pytest.raises(InputError, match="needs 2 seeds or more"):
-        hierarchical_interval(means[None])
-
-
-@pytest.mark.parametrize("ratio", [0.0, 4.0])
-def test_intervals_over_seeds_cover(ratio: float) -> None:
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=(300, 3, 50)) + rng.normal(size=(300, 3, 1)) * np.sqrt(ratio / 50)
-    ends = np.array([hierarchical_interval(each, num_resamples=400)[1:] for each in values])
-    assert 0.91 <= covers((ends[:, 0], ends[:, 1]), 0.0).mean() <= 0.99

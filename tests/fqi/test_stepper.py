@@ -4,6 +4,8 @@ import dataclasses
 import json
 import re
 import warnings
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,7 +21,7 @@ from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import PPO
 from tests.controllers.problems import make_training_mdp
 from tests.fqi.test_model import _model, fitted  # noqa: F401  (a fixture)
-from tests.steppers import ADDED, HIGH, LOW, TRAINING, clip_model, diagnostics, tiny_model
+from tests.steppers import ADDED, HIGH, LOW, TRAINING, clip_model, diagnostics, tiny_model, whole_model
 
 ALL = (*TRAINING, *ADDED)
 REPORTED = ("last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps")  # of the last update
@@ -76,7 +78,7 @@ def test_a_stepper_continues_from_its_record_with_the_same_bits():
 
 
 def test_records_of_earlier_versions_lack_what_their_models_do_not_observe():
-    stepper, record = tiny_model().stepper(), tiny_model().stepper().record()
+    stepper, record = tiny_model().stepper(20), tiny_model().stepper(20).record()
     for kind, kept in (("memory", Memory._fields[:6]), ("gathered", ("minibatches", "approx_kl", "clip_fraction"))):
         record[kind] = {name: value for name, value in record[kind].items() if name in (*kept, "direction")}
     assert tiny_model().stepper(record=record)(diagnostics(0)) == stepper(diagnostics(0))
@@ -84,11 +86,12 @@ def test_records_of_earlier_versions_lack_what_their_models_do_not_observe():
 
 def test_features_of_the_return_the_targets_and_the_gradient_by_hand():
     """Returns 1, 5, 2, 3 with errors 1, 2, 0.5, 1; targets that spread 2, 20, 2, 0.2; gradients of length 4, 0.4, 40."""
-    stepper = tiny_model(names=ALL).stepper()
+    stepper = tiny_model(names=ALL).stepper(20)
     rows = [(1.0, 1.0, 2.0, 9.0), (5.0, 2.0, 20.0, 4.0), (2.0, 0.5, 2.0, 0.4), (3.0, 1.0, 0.2, 40.0)]
     seen, rest = [], {name: value for name, value in everything(0).items() if name not in ("returns", "targets")}
     for mean, error, spread, norm in rows:
         own = {"mean_return": mean, "return_error": error, "target_std": spread, "gradient_norm": norm}
+        own["approx_kl"] = 0.01 * mean
         stepper(rest | own, parameters=np.full(4, mean), actor_gradient_norm=0.5, gradient_steps=100)
         seen.append({name: float(value[0]) for name, value in stepper.last.items()})
     columns = {name: [each[name] for each in seen] for name in ADDED}
@@ -104,7 +107,7 @@ def test_features_of_the_return_the_targets_and_the_gradient_by_hand():
 
 def test_rewards_in_another_unit_change_no_added_feature():
     model = tiny_model(names=ALL)
-    plain, scaled = model.stepper(), model.stepper()
+    plain, scaled = model.stepper(20), model.stepper(20)
     for update in range(4):
         given = everything(update)
         plain(given)
@@ -129,30 +132,35 @@ def reported_by_name(name: str, update: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", DIAGNOSTICS)
-def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(name):
-    stepper, sound = tiny_model().stepper(), tiny_model().stepper()
-    spoilt, bad = reported_by_name(name, 1), np.nan if "e" in name else -np.inf
-    spoilt[name] = np.where(np.arange(np.size(spoilt[name])) == 0, bad, spoilt[name])
+@pytest.mark.parametrize(("outside", "rate"), [("fallback", 2e-4), ("trust", LOW)])
+def test_numbers_that_are_not_finite_give_the_loops_own_or_the_smallest_step_and_spoil_nothing_after_it(
+    name, outside, rate
+):
+    stepper, sound = (tiny_model().stepper(20, outside, fallback=2e-4) for _ in range(2))
+    spoilt, bad = [reported_by_name(name, update) for update in (1, 2)], np.nan if "e" in name else -np.inf
+    for each in spoilt:
+        each[name] = np.where(np.arange(np.size(each[name])) == 0, bad, each[name])
     for each in (stepper, sound):
         each(reported_by_name(name, 0))
-    sentence = f"^diagnostics: {name} is not finite, allowed are finite .*float32: the smallest step is proposed"
+    then = "your own values are used" if outside == "fallback" else "the smallest step is proposed"
+    sentence = rf"^diagnostics: {name} is (nan|-inf), allowed is .*: {then} in such an update\.$"
     with pytest.warns(UserWarning, match=sentence) as warned:  # once
-        assert [stepper(spoilt).stepsize, stepper(spoilt).stepsize] == pytest.approx([LOW, LOW])
+        assert [stepper(each).stepsize for each in spoilt] == pytest.approx([rate, rate])
     assert [each.filename for each in warned] == [__file__]
-    assert sound(reported_by_name(name, 1)).stepsize > 1.01 * LOW
+    assert sound(reported_by_name(name, 1)).stepsize != pytest.approx(rate)
     json.dumps(stepper.record(), allow_nan=False)
     assert tiny_model().stepper(record=stepper.record()).memory == stepper.memory
-    for update in (2, 3):
+    for update in (3, 4):
         stepper(reported_by_name(name, update))
         assert all(np.isfinite(value).all() for value in stepper.last.values())
-    assert stepper(reported_by_name(name, 4)).stepsize > 1.01 * LOW
+    assert stepper(reported_by_name(name, 5)).stepsize > 1.01 * LOW
 
 
 def test_what_is_remembered_of_the_first_update_is_taken_from_the_first_sound_one():
-    stepper = tiny_model().stepper()
-    with pytest.warns(UserWarning, match="entropy is not finite"):
+    stepper = tiny_model().stepper(20)
+    with pytest.warns(UserWarning, match="entropy is nan.*the values of the last update stay, pass your own as `fallb"):
         proposal = stepper({**diagnostics(0), "entropy": np.nan, "parameters": np.full(6, np.nan)})
-    assert proposal.stepsize == pytest.approx(LOW)
+    assert proposal.stepsize == pytest.approx((LOW * HIGH) ** 0.5)  # there was none: the middle of the range
     assert stepper.movement is None
     stepper(diagnostics(1))
     assert stepper.last["entropy_change"] == stepper.last["change_in_errors"] == stepper.last["step_cosine"] == 0.0
@@ -162,7 +170,7 @@ def test_what_is_remembered_of_the_first_update_is_taken_from_the_first_sound_on
 
 
 def test_parameters_that_change_in_place_are_seen_to_move_and_the_rate_that_was_used_may_be_another():
-    stepper, reported = tiny_model().stepper(), diagnostics(0)
+    stepper, reported = tiny_model().stepper(20), diagnostics(0)
     reported["parameters"] = np.ones(6, np.float32)
     stepper(reported)
     reported["parameters"] += np.float32(0.5)
@@ -174,7 +182,7 @@ def test_parameters_that_change_in_place_are_seen_to_move_and_the_rate_that_was_
 def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
     """Of 2 epochs of 3 minibatches, one cut short: means over the last epoch or over all, and how many there were."""
     model, draw, last = tiny_model(names=ALL), np.random.default_rng(0), {}
-    each, whole = model.stepper(minibatches=3), model.stepper()
+    each, whole = model.stepper(20, minibatches=3), model.stepper(20)
     for update in range(4):
         reported = {name: everything(update)[name] for name in everything(0).keys() - {*PER_MINIBATCH, *REPORTED}}
         wanted = whole(reported | last)
@@ -190,15 +198,16 @@ def test_diagnostics_of_minibatches_are_averaged_to_those_of_an_update():
         last |= {"approx_kl": ratios[3:, 0].mean(), "last_clip_fraction": ratios[3:, 1].mean()}
         last["gradient_steps"] = len(ratios)
     each(reported, approx_kl=np.nan, clip_fraction=0.0, begins=False)
-    with pytest.warns(UserWarning, match="approx_kl is not finite"):
-        assert model.stepper(record=each.record(), minibatches=3)(reported | last).stepsize == pytest.approx(LOW)
+    with pytest.warns(UserWarning, match="approx_kl is nan, allowed is 0 or more"):
+        again = model.stepper(record=each.record(), minibatches=3, fallback=0.02)(reported | last)
+    assert again.stepsize == 0.02
     with pytest.raises(InputError, match="begins is False, allowed is True: nothing was proposed yet"):
-        model.stepper(minibatches=3)(diagnostics(0), begins=False)
+        model.stepper(20, minibatches=3)(diagnostics(0), begins=False)
 
 
 def test_numbers_outside_the_training_data_are_warned_of_or_refused():
     sentence = r"last_rate is -6, outside of the -0.001 to 0.001 of the training data"
-    stepper = tiny_model(reach=1e-3).stepper()
+    stepper = tiny_model(reach=1e-3).stepper(20)
     with warnings.catch_warnings(record=True, action="always") as reported:  # each feature once
         _ = [stepper(diagnostics(update)) for update in range(4)]
     assert re.match(sentence, str(reported[0].message))
@@ -206,7 +215,7 @@ def test_numbers_outside_the_training_data_are_warned_of_or_refused():
     named = " ".join(str(each.message) for each in reported)
     assert all(named.count(f"{name} is ") <= 1 for name in TRAINING)
     assert stepper.memory.rate == pytest.approx((LOW * HIGH) ** 0.5)  # the middle, while there is nothing else
-    stepper = tiny_model(reach=1e-3).stepper(outside="refuse")
+    stepper = tiny_model(reach=1e-3).stepper(20, outside="refuse")
     with pytest.raises(InputError, match=sentence):
         stepper(diagnostics(0))
     assert not stepper.memory.updates  # nothing has happened
@@ -228,11 +237,11 @@ UNREAL += [torch.tensor(True), torch.ones((), device="meta")]
 
 
 def test_missing_or_wrong_diagnostics_are_named():
-    stepper = tiny_model().stepper()
+    stepper = tiny_model().stepper(20)
     assert set(stepper.needs) == set(diagnostics(0))
     with pytest.raises(InputError, match="diagnostics: missing entropy, explained_variance, returns"):
         stepper()
-    added = tiny_model(names=ALL).stepper()
+    added = tiny_model(names=ALL).stepper(20)
     assert set(added.needs) == set(everything(0))
     added(diagnostics(0), targets=np.arange(12.0))  # those of the last update are not known yet
     with pytest.raises(InputError, match="missing last_clip_fraction, gradient_norm, actor_gradient_norm, targets, g"):
@@ -264,7 +273,7 @@ def test_missing_or_wrong_diagnostics_are_named():
 
 def test_damaged_records_and_wrong_settings_are_refused():
     model = tiny_model()
-    stepper = model.stepper()
+    stepper = model.stepper(20)
     stepper(diagnostics(0))
     record = stepper.record()
     memory, gathered = record["memory"], record["gathered"]
@@ -287,7 +296,7 @@ def test_damaged_records_and_wrong_settings_are_refused():
     for wrong in (5, [], "record", b"record", np.ones(3)):
         with pytest.raises(InputError, match=r"^record is .*, allowed is the result of a stepper's `record`\.$"):
             model.stepper(record=wrong)
-    chosen = clip_model().stepper()
+    chosen = clip_model().stepper(20)
     chosen(diagnostics(0))
     del gathered["values"]  # as in version 0.2
     other = {"direction": {"clip 0.1": "clip 0.3", "clip 0.3": "clip 0.1"}[chosen.record()["gathered"]["direction"]]}
@@ -316,21 +325,43 @@ def test_damaged_records_and_wrong_settings_are_refused():
         ({"loop": 5}, "loop is 5, it must be"),
     ):
         with pytest.raises(InputError, match=sentence):
-            model.stepper(**options)
+            model.stepper(**{"num_updates": None if "record" in options else 20} | options)
 
 
 def test_records_of_models_that_propose_something_else_are_refused():
     model = tiny_model()
     for other in (tiny_model(9), model.only_selected(1), model.only_selected(2)):
         with pytest.raises(InputError, match="belongs to a stepper of another model"):
-            other.stepper(record=model.stepper().record())
+            other.stepper(record=model.stepper(20).record())
 
 
-def test_the_number_of_updates_is_given_recorded_or_known():
+def test_the_number_of_updates_is_given_or_recorded_where_proposals_depend_on_it():
     model = tiny_model()
-    assert model.stepper().num_updates == 20
     record = model.stepper(np.int64(9)).record()
     assert model.stepper(record=record).num_updates == model.stepper(9, record=record).num_updates == 9
-    unknown = dataclasses.replace(model, record=dataclasses.replace(model.record, configuration={}))
-    with pytest.raises(InputError, match="num_updates is missing, allowed is 1 or more: the model observes the share"):
-        unknown.stepper()
+    other = tiny_model(names=tuple(name for name in TRAINING if name != "budget"))
+    assert other.stepper(fallback={"stepsize": 0.1}).num_updates == 1
+    for needy in (model.stepper, partial(other.stepper, fallback={"stepsize": lambda made: 1.0 - made})):
+        with pytest.raises(InputError, match=r"^num_updates is missing, allowed is 1 or more: how many updates your"):
+            needy()
+
+
+def test_impossible_and_repeated_diagnostics_are_replaced_and_missing_ones_are_named():
+    """A repeated divergence is that of an earlier update; a rate that rises again afterwards is bounded."""
+    stepper = tiny_model().stepper(20, fallback=2e-4)
+    stepper(diagnostics(0))
+    changes = ({"approx_kl": -0.2}, {"clip_fraction": 30.0}, {"explained_variance": 2.0}, {"approx_kl": 0.02})
+    for update, change in enumerate(changes, 1):
+        with pytest.warns(UserWarning, match=f"^diagnostics: {next(iter(change))} is") if update < 4 else nullcontext():
+            assert (stepper(diagnostics(update) | change).stepsize == 2e-4) == (update < 4)
+    assert stepper(diagnostics(5) | {"approx_kl": 0.02}).stepsize == 2e-4  # the cause is known
+    assert stepper(diagnostics(6)).stepsize != 2e-4
+    other = whole_model(chosen=("stepsize",)).stepper(fallback=0.01)
+    other()
+    with pytest.warns(
+        UserWarning, match=r"^diagnostics: missing returns, approx_kl, so guards that need them are off\.$"
+    ):
+        other()
+    other(diagnostics(1))  # they are used if they are there, although the model observes nothing
+    with pytest.warns(UserWarning, match=r"^approx_kl is 9, more than 0\.5: the rate is halved"):
+        other(diagnostics(2) | {"approx_kl": 9.0})

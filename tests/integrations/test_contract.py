@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from metastep._core.errors import InputError
-from metastep.fqi import Model
+from metastep.fqi import Model, Stepper
 from metastep.integrations.optax import learned_rate, learned_update
 from metastep.integrations.pytorch import LearnedLR
 from metastep.integrations.stable_baselines3 import LearnedRate
@@ -121,17 +121,6 @@ def test_rates_are_those_of_a_plain_stepper_also_after_a_restart(kind, minibatch
     assert all(len({*rates[first : first + 4]}) == 1 for first in range(0, 16, 4))
 
 
-@pytest.mark.filterwarnings("ignore:.*allowed are finite numbers")
-@every_loop
-def test_numbers_that_are_not_finite_give_the_smallest_step_and_spoil_nothing_after_it(kind):
-    loop = kind(tiny_model())
-    loop.step(given(0))
-    spoilt = np.where(np.arange(8) == 0, np.nan, given(1)["returns"])
-    assert loop.step(given(1) | {"returns": spoilt}) == pytest.approx(LOW)
-    assert loop.step(given(2) | {"approx_kl": np.float32(np.nan)}) == pytest.approx(LOW)
-    assert loop.step(given(3)) > 1.01 * LOW
-
-
 @every_loop
 def test_numbers_outside_the_training_data_may_be_refused(kind):
     loop = kind(tiny_model(reach=1e-3), outside="refuse")
@@ -189,7 +178,7 @@ def test_optax_in_a_scan_and_for_several_learners_at_once():
 
 @pytest.mark.filterwarnings("ignore:.*outside of the")
 def test_optax_names_what_is_missing_and_refuses_or_bounds_a_state_from_elsewhere():
-    optimizer = learned_rate(tiny_model(), minibatches=2)
+    optimizer = learned_rate(tiny_model(), 20, minibatches=2)
     another = "learned_rate: state is .*, allowed is the result of"
 
     def rate_of(state, numbers, begins=False, params=PARAMS, update=optimizer.update):
@@ -225,7 +214,7 @@ def test_optax_names_what_is_missing_and_refuses_or_bounds_a_state_from_elsewher
             rate_of(*call)
 
 
-def make(model=None, num_updates=None, kind=torch.optim.SGD):
+def make(model=None, num_updates=20, kind=torch.optim.SGD):
     torch.manual_seed(0)
     optimizer = kind(torch.nn.Linear(3, 2).parameters(), lr=0.5)
     return optimizer, LearnedLR(optimizer, model or tiny_model(), num_updates)
@@ -234,14 +223,14 @@ def make(model=None, num_updates=None, kind=torch.optim.SGD):
 def test_parameter_groups_keep_their_ratios_and_tensors_stay_the_same():
     groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "lr": rate} for rate in (torch.tensor(0.1), 0.2)]
     rate, optimizer = groups[0]["lr"], torch.optim.Adam(groups, capturable=False, foreach=False)
-    scheduler = LearnedLR(optimizer, tiny_model())
+    scheduler = LearnedLR(optimizer, tiny_model(), 20)
     scheduler.step(**given(0))
     assert optimizer.param_groups[0]["lr"] is rate
     assert optimizer.param_groups[1]["lr"] == pytest.approx(2.0 * float(rate))
     assert [type(each) for each in scheduler.get_last_lr()] == [float, float]
     groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "lr": rate} for rate in (1e-6, 1.0)]
     with pytest.raises(InputError, match=r"rates of its groups are \[1e-06, 1.0\], allowed is up to 10000 times"):
-        LearnedLR(torch.optim.SGD(groups), tiny_model())
+        LearnedLR(torch.optim.SGD(groups), tiny_model(), 20)
 
 
 def test_it_is_a_scheduler_like_pytorchs_own_and_damaged_states_change_nothing():
@@ -284,15 +273,25 @@ def test_another_number_of_gradient_steps_gives_one_warning():
 def test_optax_and_pytorch_give_all_values_by_name():
     """The same as a stepper, compiled and in a batch of learners; the critic's group has its own rate."""
     model = whole_model(("last_divergence", "entropy_change", "budget"))
-    stepper, (init, propose) = model.stepper(5), learned_update(model, 5)
-    state, many = init(()), jax.vmap(lambda _: init(()))(jnp.arange(3))
     groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "name": name} for name in ("actor", "critic")]
     optimizer = torch.optim.Adam(groups, lr=1e-3)
-    with pytest.raises(InputError, match=r"chooses gradient_steps, .*; name those that the loop takes from `values`"):
+    with pytest.raises(InputError, match=r"chooses gradient_steps, .*; give your own values of what it takes from"):
         LearnedLR(optimizer, model, 5)
-    scheduler = LearnedLR(optimizer, model, 5, reads=("gradient_steps", "clip_range", "gae_lambda", "entropy_weight"))
+    reads = {"gradient_steps": 8, "clip_range": 0.2, "gae_lambda": 0.9, "entropy_weight": 0.0}
+    with pytest.raises(InputError, match=r"^reads is \['gradient_steps', .*, allowed are your own values by name\.$"):
+        LearnedLR(optimizer, model, 5, reads=[*reads])
+    scheduler = LearnedLR(optimizer, model, 5, reads=reads)
+    assert scheduler.stepper.fallback == {"stepsize": 1e-3, **reads, "critic_rate": 1.0}
+    stepper, (init, propose) = (
+        each(model, 5, fallback=scheduler.stepper.fallback) for each in (Stepper, learned_update)
+    )
+    state, many = init(()), jax.vmap(lambda _: init(()))(jnp.arange(3))
     for update in range(3):
-        given = {"approx_kl": 0.01 * (update + 1), "entropy": 1.0 - 0.2 * update}
+        given = {
+            "approx_kl": 0.01 * (update + 1),
+            "entropy": 1.0 - 0.2 * update,
+            "returns": np.float32([9 * update, 1]),
+        }
         wanted = stepper(given).values
         values, state = jax.jit(propose)(state, given)
         rows, many = jax.vmap(propose, in_axes=(0, None))(many, given)

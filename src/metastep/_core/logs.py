@@ -24,6 +24,7 @@ class CSVLog:
     """Append a row for each update to a file.
 
     Update 0 starts a new file. An update that was written before, as after restoring a learner, replaces its row and later ones.
+    A file of an earlier version, which lacks a column, gets it, with nothing in the earlier rows.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -36,11 +37,13 @@ class CSVLog:
         """Write a row."""
         columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as a file holds them
         if self._last is None or update <= self._last:
-            self._columns, *rows = (self._rows() if update else []) or [columns]
+            known, *rows = (self._rows() if update else []) or [columns]
             # A kill may have cut the last row.
-            complete = (row for row in rows if len(row) == len(self._columns) and row[0].isdecimal())
-            earlier = [row for row in complete if int(row[0]) < update]
-            write_atomically(self.path, to_csv([self._columns, *earlier]).encode())
+            complete = (row for row in rows if len(row) == len(known) and row[0].isdecimal())
+            earlier = [dict(zip(known, row, strict=True)) for row in complete if int(row[0]) < update]
+            self._columns = columns if set(known) <= set(columns) else known
+            table = [[row.get(name, "") for name in self._columns] for row in earlier]
+            write_atomically(self.path, to_csv([self._columns, *table]).encode())
         if columns != self._columns:
             raise InputError(f"File {self.path} has the columns {', '.join(self._columns)}, not {', '.join(columns)}.")
         with translate_os_errors(f"File {self.path} cannot be written"), self.path.open("a", encoding="utf-8") as file:

@@ -127,31 +127,6 @@ def bootstrap_interval(
     return np.asarray(result.confidence_interval.low), np.asarray(result.confidence_interval.high)
 
 
-def hierarchical_interval(
-    values: Array, *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
-) -> Interval:
-    """Return the mean of (seeds, tasks) with an interval over seeds and tasks, by a hierarchical bootstrap.
-
-    A model that is fitted on new data differs by more than the error over tasks says. Each resample draws tasks within every
-    seed, with replacement, and adds a draw of the seeds' own error: Student's t with k - 1 degrees, times
-    sqrt((b - w/2) / k) where b > w/2, for the variance b of the means of k seeds, of which tasks explain w = s^2 / n. No library
-    has it: resampling the seeds themselves covers in as few as 75 % for k = 3, and the unbiased b - w is negative too often for
-    so few seeds. Half of w is a compromise between that and b, and covers in 92 to 98 % (`benchmarks/calibration.py`).
-    """
-    if values.ndim != 2 or len(values) < 2:
-        raise InputError(f"statistics: values of shape {values.shape}; an interval over seeds needs 2 seeds or more.")
-    (num_seeds, num), rng = _checked(values).shape, np.random.default_rng(seed)
-    means, within = values.mean(axis=1), values.var(axis=1, ddof=1).mean() / num
-    between, rows = max(float(means.var(ddof=1) - within / 2.0), 0.0), max(1, _BATCH_ELEMENTS // num)
-    drawn = np.sqrt(between / num_seeds) * rng.standard_t(num_seeds - 1, num_resamples)
-    for first in range(0, num_resamples, rows):
-        part = drawn[first : first + rows]
-        for tasks in values:
-            part += tasks[rng.integers(0, num, (len(part), num))].mean(axis=1) / num_seeds
-    ends = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
-    return Interval(float(means.mean()), *ends.tolist())
-
-
 def interquartile_mean(values: Array, *, seed: int, num_resamples: int = 10_000, confidence: float = 0.95) -> Interval:
     """Return the mean of each row of (rows, tasks) without its lowest and highest quarter (rounded down)."""
     middle_mean = partial(stats.trim_mean, proportiontocut=0.25)

@@ -5,6 +5,7 @@ Simulated learners and external training loops share this code. Arrays are NumPy
 """
 
 from abc import ABC
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -203,6 +204,12 @@ _OF_THE_LAST_UPDATE = (
     *("step_norm", "step_cosine", "rate"),
 )
 _OWN = ("rate", "budget")  # known to a stepper without a report
+_ROUNDING = 1e-3
+# The smallest and the largest number that a diagnostic can be, and both in words.
+POSSIBLE: dict[str, tuple[float, float, str]] = defaultdict(lambda: (-ANY, ANY, "a finite number of float32"))
+POSSIBLE |= {"explained_variance": (-ANY, 1.0 + _ROUNDING, "at most 1"), "rate": (0.0, ANY, "0 or more")}
+POSSIBLE |= dict.fromkeys(("clip_fraction", "last_clip_fraction"), (-_ROUNDING, 1.0 + _ROUNDING, "0 to 1"))
+POSSIBLE["approx_kl"] = (-_ROUNDING, ANY, "0 or more, measured in every update")
 _INSTEAD = {"mean_return": "returns", "return_error": "returns", "target_std": "targets"} | dict.fromkeys(
     ("parameter_norm", "step_norm", "step_cosine"), "parameters"
 )
@@ -232,7 +239,8 @@ class Observed(NamedTuple):
 
     features: dict[str, Any]
     diagnostics: dict[str, Any]  # reported or derived
-    sound: Any  # whether all of them are finite
+    faults: dict[str, Any]  # which of them are not finite, or beyond what is possible
+    sound: Any  # whether none is
     memory: Memory
     movement: Movement | None
 
@@ -282,7 +290,9 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, b
     seen = Seen(known, memory, xp)
     computed = {name: known[name] if feature is None else feature(seen) for name, feature in formulas.items()}
     # Diagnostics that the model does not need count, too: if any is not finite, training is about to fail.
-    sound = xp.all(xp.stack([xp.all(xp.isfinite(xp.asarray(value))) for value in known.values()]))
+    every = [(name, xp.asarray(value), POSSIBLE[name]) for name, value in known.items()]
+    faults = {name: ~xp.all((value >= low) & (value <= high)) for name, value, (low, high, _) in every}
+    sound = ~xp.any(xp.stack([*faults.values()]))
 
     def finite_or(name: str, before: Any) -> Any:
         """Return the diagnostic where it is finite, else `before`, so that later features stay finite."""
@@ -300,4 +310,4 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, b
         best_return=best_return(memory, finite_or("mean_return", memory.mean_return), xp),
         smoothed_change=smoothed_change(memory, finite_or("mean_return", memory.mean_return), xp),
     )
-    return Observed(computed, known, sound, after, movement)
+    return Observed(computed, known, faults, sound, after, movement)

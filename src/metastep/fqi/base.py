@@ -1,7 +1,6 @@
 """What fitted and searched models have in common: a record, checked when made and when read, and proposals from features."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -64,11 +63,6 @@ class BaseRecord(ABC):
         several = [*(loops if isinstance(loops, list) else ()), *table(setting, "families").values()]
         several += [{**table(each, "rollout"), **table(each, "meta")} for each in experiments]
         return [loop_of(each) for each in (setting, *several)]
-
-    @property
-    def num_updates(self) -> int | None:
-        """How many updates learners had at most, as far as it is known."""
-        return max((int(each["num_updates"]) for each in self.trained_on if "num_updates" in each), default=None)
 
     @property
     def keywords(self) -> dict[str, int]:
@@ -145,15 +139,6 @@ class AnyModel(ABC):
         With numbers that are not finite, a fitted model gives the smallest step of the first branch, and a searched one takes
         the mean of their feature. A feature that lies outside the range of the training data gives a warning once.
         """
-        return self.proposed(features)
-
-    @property
-    def stepper(self) -> partial[Stepper]:
-        """A `Stepper` of the model, which proposes the updates of one learner in a training loop; the other arguments are its."""
-        return partial(Stepper, self)
-
-    def proposed(self, features: Mapping[str, ArrayLike]) -> Proposal:
-        """Return the proposal for one learner whose features are given by name."""
         wanted, parts = self.record.keywords, []
         for name in features:
             if name not in wanted and name not in _WELCOME:
@@ -170,3 +155,8 @@ class AnyModel(ABC):
             warn(f"{'; '.join(new)}: the proposal is a guess.")
             self._warned.update(far)
         return self.chosen(row)
+
+    @property
+    def stepper(self) -> partial[Stepper]:
+        """A `Stepper` of the model, which proposes the updates of one learner in a training loop; the other arguments are its."""
+        return partial(Stepper, self)

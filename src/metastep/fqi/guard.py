@@ -1,8 +1,8 @@
 """Guards: they keep a model from doing harm in a training loop that is unlike those it was trained on, or that goes well.
 
-Where the loop or a feature is unlike the training data, the loop's own values replace the model's; without any, those of the last
-update stay. Everywhere else, proposals are bounded (`Limits.guarded`). Simulated learners have no guards, and loops have none
-with `outside="trust"`.
+Where the loop or a feature is unlike the training data, or a diagnostic is impossible, the loop's own values replace the model's;
+without any, those of the last update stay. Everywhere else, proposals are bounded (`Limits.guarded`). Simulated learners have no
+guards, and loops have none with `outside="trust"`.
 """
 
 import sys
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.settings import Positive
-from metastep.features.diagnostics import ANY, SMALLEST, Observed
+from metastep.features.diagnostics import ANY, SMALLEST, Memory, Observed
+from metastep.simulation.rollouts import mean_and_error
 
 Outside = Literal["fallback", "refuse", "trust"]
 """Where a loop or a feature is unlike the training data: use the loop's own values, raise an error, or follow the model."""
@@ -27,10 +28,12 @@ Fallback = float | Values | Callable[[Any], Any] | None
 SIZES = ("num_envs", "batch_steps", "minibatch_size", "epochs", "gradient_steps", "discount", "num_updates")
 LOOP: Any = {"algorithm": (str, ""), "actions": (str, "")} | dict.fromkeys(SIZES, (Positive, 0.0))
 RULES = ("ppo", "a2c", "trpo")  # whose proposals are guarded
-HELD = ("stepsize", "gradient_steps", "clip_range")  # these make steps larger
+HELD = ("stepsize", "gradient_steps", "clip_range", "critic_rate")  # these make steps larger
 ACTED = ("fallback", "rise", "divergence", "best")  # the guards, in the order of the bits of `Guard.acted`
-RISE = 3.0  # largest factor between the rates of two updates
-FIRST_RISE = 10.0  # largest factor between the first rate and the loop's own
+RISE = 3.0  # largest factor between one of these and that of the last update
+FIRST_RISE = 10.0  # largest factor between the first of them and the loop's own
+BELOW = 3.0  # standard errors by which the return may lie below its best and still count as that
+WINDOW = 10  # returns that guards look at, at least; where a call has fewer, those of the last calls count as well
 RECOVERY = 1.25  # factor by which the ceiling of the rate rises per update after a divergence that halved it
 DIVERGENCE = 0.5  # an `approx_kl` above is too large for any model; that of usual updates is about 0.01
 MARGIN = 0.25  # features may leave the range of the training data by this share of it
@@ -42,15 +45,43 @@ class Guard(NamedTuple):
     """What guards remember of one learner between updates."""
 
     ceiling: Any = ANY  # of the rate
-    stepsize: Any = 0.0  # this and the next two were used when they could last increase
+    stepsize: Any = 0.0  # this and the next three were used when they could last increase
     gradient_steps: Any = 0.0
     clip_range: Any = 0.0
+    critic_rate: Any = 0.0
     acted: Any = 0.0  # which guards changed the last proposal, as a sum of bits
+    wary: Any = 0.0  # for so many updates after a fault, the rate stays at or above the loop's own
+    approx_kl: Any = 0.0  # of the update before the last one
+    best: Any = 0.0  # mean of recent returns, where calls have few
+    returns: Any = np.zeros(WINDOW, np.float32)  # the recent ones
 
     @property
     def names(self) -> str:
         """The guards that changed the last proposal."""
         return " ".join(name for bit, name in enumerate(ACTED) if int(self.acted) >> bit & 1)
+
+    def after(self, found: Observed, before: Memory, xp: Any) -> tuple["Guard", Any]:
+        """Return what to remember of the diagnostics, and whether the return stays at its best or does not vary."""
+        seen = found.diagnostics
+        mean, error = (seen.get(name, np.float32(np.nan)) for name in ("mean_return", "return_error"))
+        given = seen.get("returns", xp.zeros(WINDOW))  # of other loops the mean and its error are known
+        every, kept = [(mean, error, before.best_return, before.sound, given.size)], {}
+        if given.size < WINDOW:
+            given = xp.asarray(given, xp.float32)
+            earlier = xp.where(before.sound > 0, self.returns, xp.resize(given, WINDOW))
+            returns = xp.concatenate([earlier, given])[-WINDOW:]
+            mean, error = mean_and_error(returns, xp)
+            every.append((mean, error, self.best, before.sound, xp.where(before.sound > 0, WINDOW, given.size)))
+            best = xp.where(before.sound >= WINDOW, xp.maximum(self.best, mean), mean)  # few may be so by chance
+            both = {"best": (best, self.best), "returns": (returns, self.returns)}
+            kept = {name: xp.where(xp.isfinite(mean), *each) for name, each in both.items()}
+        divergence, holds = seen.get("approx_kl", self.approx_kl), xp.asarray(False)
+        for mean, error, best, known, num in every:
+            least, change = SMALLEST * xp.abs(mean), mean - best  # the best of several is an overestimate
+            stays = (-BELOW * xp.fmax(error, least) <= change) & (change <= xp.fmax(error, least))
+            holds |= (known > 0) & stays | (error <= least) & (num > 1)
+        kept["approx_kl"] = xp.where(xp.isfinite(divergence), divergence, self.approx_kl)
+        return self._replace(**{name: xp.asarray(each, xp.float32) for name, each in kept.items()}), holds
 
 
 class Limits(NamedTuple):
@@ -74,47 +105,48 @@ class Limits(NamedTuple):
         every = zip(is_far, self.record.feature_names, row, *ends, strict=True)
         return {each[0]: text(*each) for is_beyond, *each in every if is_beyond}
 
-    def has_diverged(self, seen: Values, xp: Any) -> Any:
-        """Return whether diagnostics are those of an update that was too large, or whose divergence is NaN."""
-        return xp.logical_not(seen.get("approx_kl", 0.0) <= self.divergence)
-
     def guarded(
         self, values: Values, last: Values, own: Values, fallen: Any, found: Observed, state: Any, xp: Any
     ) -> tuple[dict[str, Any], Guard]:
         """Return what to use of the values that a model proposes, and what to remember of it.
 
-        The rate grows by a bounded factor. It is halved where the last update diverged; then its ceiling rises slowly. Nothing
-        that makes steps larger increases there, or where the return stays at its best, within its standard error, or does not
-        vary. None of this goes below a loop's `own` values, which replace all others, with those of the `last` update where there
-        are none, if it has `fallen` back.
+        What makes steps larger grows by a bounded factor. The rate is halved where the last update diverged; then its ceiling
+        rises slowly. Nothing that makes steps larger increases there, or where the return stays at its best, within its
+        standard error, or does not vary. None of this goes below a loop's `own` values, which replace all others, with those of
+        the `last` update where there are none, if it has `fallen` back. In the first update, and for some time after a fault, the
+        rate is no lower than the loop's own.
         """
-        seen, memory, guard, (low, high) = found.diagnostics, state.memory, state.guard, self.ends["stepsize"]
-        used = xp.where(xp.isfinite(seen["rate"]), seen["rate"], memory.rate)
-        used, begun = xp.clip(xp.asarray(used, xp.float32), low, high), xp.asarray(memory.updates > 0)
-        holds = self.has_diverged(seen, xp)
-        ceiling = xp.clip(xp.where(holds, 0.5 * used, RECOVERY * xp.minimum(guard.ceiling, high)), low, high)
-        rise = xp.where(begun, RISE * used, xp.asarray(FIRST_RISE * own.get("stepsize", high), xp.float32))
-        mean, error = (seen.get(name, np.float32(np.nan)) for name in ("mean_return", "return_error"))
-        holds |= (memory.sound > 0) & (xp.abs(mean - memory.best_return) <= xp.fmax(error, SMALLEST * xp.abs(mean)))
-        if "returns" not in seen or seen["returns"].shape[-1] > 1:  # a single return cannot vary
-            holds |= error <= SMALLEST * xp.abs(mean)
-        proposed = {name: xp.asarray(values[name], xp.float32) for name in self.held}
-        known = {name: xp.asarray(own.get(name, self.ends[name][1]), xp.float32) for name in self.held}
-        known = {name: xp.where(begun, getattr(guard, name), each) for name, each in known.items()}
-        caps = {name: xp.where(holds, each, self.ends[name][1]) for name, each in known.items()}
-        is_held = [proposed[name] > cap for name, cap in caps.items()]
-        acts = proposed["stepsize"] > rise, proposed["stepsize"] > ceiling, xp.any(xp.stack(is_held))
-        caps["stepsize"] = xp.minimum(caps["stepsize"], xp.minimum(rise, ceiling))
-        least = {name: xp.asarray(own.get(name, 0.0), xp.float32) for name in self.held}
-        caps = {name: xp.maximum(xp.maximum(cap, least[name]), self.ends[name][0]) for name, cap in caps.items()}
-        bounds = {name: xp.minimum(proposed[name], cap) for name, cap in caps.items()}
+
+        def number(values: Values, name: str, other: Any = 0.0) -> Any:
+            return xp.asarray(values.get(name, other), xp.float32)
+
+        guard, holds = state.guard.after(found, state.memory, xp)
+        seen, begun, (low, high) = found.diagnostics, xp.asarray(state.memory.updates > 0), self.ends["stepsize"]
+        used = xp.clip(number({}, "", xp.where(found.faults["rate"], state.memory.rate, seen["rate"])), low, high)
+        has_diverged = number(seen, "approx_kl") > self.divergence
+        holds |= has_diverged
+        ceiling = xp.clip(xp.where(has_diverged, 0.5 * used, RECOVERY * xp.minimum(guard.ceiling, high)), low, high)
+        wary = xp.where(found.sound, xp.maximum(guard.wary - 1.0, 0.0), np.float32(WINDOW))
+        known, acts, bounds = {}, [False, number(values, "stepsize") > ceiling, False], {}
+        for name in self.held:
+            (least, most), before = self.ends[name], used if name == "stepsize" else number(last, name)
+            proposed, first = number(values, name), number(own, name, most)
+            known[name] = xp.where(begun, getattr(guard, name), first)
+            rise, held = xp.where(begun, RISE * before, FIRST_RISE * first), xp.where(holds, known[name], most)
+            acts[0], acts[2] = acts[0] | (proposed > rise), acts[2] | (proposed > held)
+            cap = xp.minimum(xp.minimum(rise, held), ceiling if name == "stepsize" else most)
+            bounds[name] = xp.minimum(proposed, xp.maximum(xp.maximum(cap, number(own, name)), least))
+        # A model that knows nothing yet, or whose memory may be wrong, does not slow the loop down.
+        least = xp.where((wary > 0) | ~begun, xp.minimum(number(own, "stepsize"), high), 0.0)
+        bounds["stepsize"] = xp.maximum(bounds["stepsize"], least)
         own, after = {**last, **own}, {**values, **bounds}
         both = {name: (xp.asarray(own[name], float), xp.asarray(after[name], float)) for name in after}  # not rounded
         after = {name: xp.where(fallen, *either) for name, either in both.items()}
-        stays = begun & (holds | xp.logical_not(found.sound))  # the smallest step is no measure of later ones
-        kept = {name: xp.where(stays, known[name], xp.asarray(after[name], xp.float32)) for name in self.held}
+        stays = begun & (holds | ~found.sound)  # what replaces a fault is no measure of later ones
+        kept = {name: xp.where(stays, known[name], number(after, name)) for name in self.held}
         bits = sum(xp.where(act, np.float32(2 << bit), np.float32(0.0)) for bit, act in enumerate(acts))
-        return after, guard._replace(ceiling=ceiling, acted=xp.where(fallen, np.float32(1.0), bits), **kept)
+        acted = xp.where(fallen, np.float32(1.0), bits)
+        return after, guard._replace(ceiling=ceiling, acted=acted, wary=wary, **kept)
 
 
 def limits_of(record: Any) -> Limits:

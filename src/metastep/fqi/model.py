@@ -170,7 +170,7 @@ class Model(AnyModel):
         """Return the step size for the next update of one learner; for a model with a menu, use `propose`."""
         if others := ", ".join(self.record.directions):
             raise InputError(f"stepsize: the model chooses among {others} as well; use propose.")
-        return self.proposed(features).stepsize
+        return self.propose(**features).stepsize
 
     def chosen(self, row: NDArray[np.float32]) -> Proposal:
         *position, stepsize = np.atleast_1d(self.act(row[None, :], threads=1)[0])

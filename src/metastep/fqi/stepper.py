@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Len
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, create_model
 
@@ -16,6 +16,7 @@ from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
 from metastep.features import ANY
+from metastep.features import diagnostics as reports
 from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, Observed, asked_for, observed
 from metastep.fqi import guard as guards
 from metastep.fqi.guard import Fallback, Guard, Outside, Values, own_values, warn
@@ -40,11 +41,6 @@ class Proposal(NamedTuple):
         """The step; with PPO and A2C it is the learning rate."""
         return self.values["stepsize"]
 
-    @property
-    def rate(self) -> float:
-        """The same, by its usual name."""
-        return self.stepsize
-
 
 # What `Stepper.record` returns, with bounds: a checkpoint may come from anywhere. Those of earlier versions lack what was added
 # to the state since; no model of theirs observes it.
@@ -52,7 +48,8 @@ _table: Any = partial(create_model, "")
 _MEMORY = _table(**dict.fromkeys(Memory._fields, (_Number, 0.0)) | {"updates": _Index})
 _SUMS = dict.fromkeys(MinibatchStats._fields, (_Number | None, 0.0)) | {"minibatches": _Index}
 _GATHERED = _table(**_SUMS, direction=(str, ""), values=(dict[str, _Number], {}))
-_GUARD = _table(**dict.fromkeys(Guard._fields, (_Number, 0.0)))
+_RETURNS = Annotated[list[_Number], Len(guards.WINDOW, guards.WINDOW)], [0.0] * guards.WINDOW
+_GUARD = _table(**dict.fromkeys(Guard._fields, (_Number, 0.0)) | {"returns": _RETURNS})
 _OWN = _table(__config__=ConfigDict(extra="forbid"), **guards.LOOP)
 _KEPT = {"movement": (dict[str, str], {}), "guard": (_GUARD, _GUARD(ceiling=ANY)), "loop": (_OWN, _OWN())}
 _PLAIN, _LOOP = TypeAdapter(dict[str, Any]), TypeAdapter(_OWN)
@@ -65,8 +62,8 @@ class Stepper:
 
     Args:
         model: a fitted model.
-        num_updates: updates that the learner has; None takes that of the record, or of the learners that the model was
-            fitted on.
+        num_updates: updates that the loop makes; None takes that of the record. It may be left out where neither the model nor
+            the fallback depends on the share of updates made.
         outside: where the loop or a feature is unlike the training data, use the fallback and warn once, refuse, or trust the
             model; trust also turns off all other guards (`metastep.fqi.guard`).
         record: the result of `record`, to continue from it.
@@ -93,7 +90,8 @@ class Stepper:
         self.model, self.outside, self.minibatches, self._log = model, outside, minibatches, as_log(log)
         self.memory, self.gathered, self.guard = Memory(), MinibatchStats(), Guard()
         self.fallback, self.limits = fallback, guards.limits_of(model.record)
-        self.is_guarded, self._trained_on = model.record.rule_name in guards.RULES, model.record.trained_on
+        self.is_guarded = outside != "trust" and model.record.rule_name in guards.RULES
+        self._trained_on = model.record.trained_on
         # Where a loop begins that has neither a model to follow nor values of its own: in the middle of the ranges.
         ends = model.record.bounds(first := next(iter(model.record.directions), ""))
         middle = {name: float(np.sqrt(np.prod(each)) or np.mean(each)) for name, each in ends.items()}
@@ -110,11 +108,11 @@ class Stepper:
                 allowed = f"allowed is the {self.num_updates} of the record, or none"
                 raise InputError(f"num_updates is {num_updates}, {allowed}.")
         else:
-            usual = model.record.num_updates
-            if num_updates is None and usual is None and "budget" in self.features:
-                why = "the model observes the share of updates made, and its record does not say how many it was fitted on"
+            each = fallback.values() if isinstance(fallback, Mapping) else [fallback]
+            if num_updates is None and ("budget" in self.features or any(map(callable, each))):
+                why = "how many updates your loop makes, since the proposals depend on the share of them"
                 raise InputError(f"num_updates is missing, allowed is 1 or more: {why}.")
-            self.num_updates = int(num_updates or usual or 1)
+            self.num_updates = int(num_updates or 1)
             self.loop = {"num_updates": float(num_updates)} if num_updates else {}
         self.compare(loop)
 
@@ -171,19 +169,14 @@ class Stepper:
         """Names of the diagnostics to give, those of the last update from the second call on; `DIAGNOSTICS` explains them."""
         return asked_for(self.features)
 
-    @property
-    def needs_parameters(self) -> bool:
-        """Whether the model observes the steps of the parameters."""
-        return "parameters" in self.needs
-
     def __call__(
         self, diagnostics: Mapping[str, Any] | None = None, /, *, begins: bool = True, **more: Any
     ) -> Proposal:
         """Return the proposal for the next update; call it once per update, after its batch and before its first step.
 
         Numbers may be those of NumPy, JAX or PyTorch; `metastep.features.diagnostics.DIAGNOSTICS` explains each. Diagnostics of
-        the last update are ignored before the first. Any number that is not finite gives the smallest step of a fitted model,
-        and the mean of its features to a searched one.
+        the last update are ignored before the first. Where any number is impossible, guards use the loop's own values; without
+        them a fitted model proposes the smallest step, and a searched one takes the mean of features that are not finite.
 
         If no update begins, the last proposal stays. With `minibatches`, call it for each of them before its step, with
         `begins` true for the first of an update, and with those of `features.diagnostics.PER_MINIBATCH` of the minibatch.
@@ -207,28 +200,47 @@ class Stepper:
         if self.outside == "refuse" and self.unlike:
             raise InputError(f"loop: {next(iter(self.unlike.values()))}.")
 
-    def report(self, row: NDArray[np.float32] | None = None, divergence: Any = 0.0) -> None:
-        """Warn of all that is unusual, each once, or refuse it."""
-        causes = self.unlike | ({} if row is None else self.limits.far(row))
+    def watch(self, given: Values, begun: bool = True) -> None:
+        """Warn once of what is unlike the training data in the loop, and of diagnostics that guards lack."""
+        if self.unlike.keys() - self.warned:
+            self.report()
+        lacks = [name for name in ("returns", "approx_kl") if name not in given]
+        lacks = [name for name in lacks if name == "approx_kl" or "mean_return" not in given]
+        if lacks and begun and self.is_guarded and not self.unlike and "lacks" not in self.warned:
+            self.warned.add("lacks")
+            warn(f"diagnostics: missing {', '.join(lacks)}, so guards that need them are off.")
+
+    def report(self, row: Any = None, names: Sequence[str] = (), faults: Any = (), numbers: Any = ()) -> None:
+        """Warn of all that is unusual, each once, or refuse it: features, and diagnostics by name."""
+        far = {} if row is None or self.outside == "trust" else self.limits.far(row)
+        causes, seen = self.unlike | far, dict(zip(names, np.ravel(numbers), strict=True))
         if self.outside == "refuse" and causes:
             raise InputError(f"diagnostics: {next(iter(causes.values()))}.")
+        own = "the values of the last update stay, pass your own as `fallback`"
+        own = own if self.fallback is None else "your own values are used"
         if new := [text for name, text in causes.items() if name not in self.warned]:
-            kept = "the values of the last update stay, pass your own as `fallback`"
-            then = f"{kept if self.fallback is None else 'your own values are used'}; outside='trust' follows the model"
-            warn(f"{'; '.join(new)}: {then if self.is_guarded else 'the proposal is a guess'}.")
-        if self.is_guarded and divergence > self.limits.divergence and "approx_kl" not in self.warned:
-            causes["approx_kl"] = above = f"approx_kl is {divergence:g}, more than {self.limits.divergence:g}"
+            then = f"{own}; outside='trust' follows the model" if self.is_guarded else "the proposal is a guess"
+            warn(f"{'; '.join(new)}: {then}.")
+        bad = next((name for name, is_bad in zip(names, np.ravel(faults), strict=True) if is_bad), "")
+        if bad and (cause := f"fault {bad}") not in self.warned:
+            causes[cause] = found = f"diagnostics: {bad} is {seen[bad]:g}, allowed is {reports.POSSIBLE[bad][-1]}"
+            then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
+            warn(f"{found}: {own if self.is_guarded else then} in such an update.")
+        most = self.limits.divergence
+        if self.is_guarded and most < seen.get("approx_kl", 0.0) < np.inf and "approx_kl" not in self.warned:
+            causes["approx_kl"] = above = f"approx_kl is {seen['approx_kl']:g}, more than {most:g}"
             warn(f"{above}: the rate is halved where this happens, and rises again slowly.")
         self.warned |= causes.keys()
 
     def next_update(
         self, reported: Values, state: Any, last: Values, choose: Callable[[Any], Proposal], xp: Any
-    ) -> tuple[Proposal, Observed, Guard, tuple[Any, Any, Any]]:
+    ) -> tuple[Proposal, Observed, Guard, tuple[Any, Any, Any, Any]]:
         """Return the proposal for the next update and what to remember: all loops come here, with NumPy or in programs of JAX.
 
         `state` has `memory`, `movement`, `gathered` and `guard` of the learner, `last` the values of its last update by name.
-        `choose` returns the model's own proposal for one row of features; where anything is not finite, a fitted model gets
-        NaN, for which it proposes the smallest step. The last result is whether to call `report`, and with what.
+        `choose` returns the model's own proposal for one row of features; where a diagnostic is impossible, a fitted model gets
+        NaN, for which it proposes the smallest step. The last result is whether to call `report`, and with what: features, and
+        which diagnostics are impossible, and their numbers, in the order of `Observed.diagnostics`.
         """
         if self.minibatches is not None:
             reported = {**reported, **state.gathered.of_the_update(reported, self.minibatches, xp)}
@@ -242,34 +254,38 @@ class Stepper:
         if "loops" in self.model.record.setting and "gradient_steps" in proposal.values:  # the limit of its learners
             most = xp.minimum(proposal.values["gradient_steps"], guards.most_steps(self.loop))
             proposal = proposal._replace(values={**proposal.values, "gradient_steps": most})
-        divergence, guard = found.diagnostics.get("approx_kl", np.float32(0.0)), state.guard
-        is_unusual = is_far = xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
-        if self.outside != "trust" and self.is_guarded:
+        guard, is_far = state.guard, xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
+        if "approx_kl" in found.faults:  # the same again is that of an earlier update
+            again = (state.memory.updates > 1) & (found.diagnostics["approx_kl"] == guard.approx_kl)
+            again &= found.diagnostics["rate"] > 0.0
+            faults = found.faults | {"approx_kl": found.faults["approx_kl"] | (again & self.is_guarded)}
+            found = found._replace(faults=faults, sound=found.sound & ~faults["approx_kl"])
+        is_unusual = is_far | ~found.sound
+        if self.is_guarded:
             progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
             own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
-            fallen, is_unusual = is_far | bool(self.unlike), is_far | self.limits.has_diverged(found.diagnostics, xp)
+            fallen = is_unusual | bool(self.unlike)
             values, guard = self.limits.guarded(proposal.values, last, own, fallen, found, state, xp)
+            is_unusual |= xp.asarray(found.diagnostics.get("approx_kl", 0.0)) > self.limits.divergence
             whole = {name: xp.maximum(xp.floor(values[name]), 1.0) for name in WHOLE if name in values}
             proposal = Proposal(values | whole, proposal.direction)
         memory = found.memory._replace(rate=xp.asarray(proposal.stepsize, xp.float32))
-        return proposal, found._replace(memory=memory), guard, (is_unusual, row, divergence)
+        # Of several numbers, the sum is not finite where one is not.
+        numbers = [xp.sum(xp.asarray(each, xp.float32)) for each in found.diagnostics.values()]
+        seen = row, xp.stack([*found.faults.values()]), xp.stack(numbers)
+        return proposal, found._replace(memory=memory), guard, (is_unusual, *seen)
 
     def _propose(self, numbers: dict[str, Any]) -> None:
         update, last = int(self.memory.updates), self._proposal or self.usual
         self.compare(batch_size(numbers))
         with np.errstate(all="ignore"):  # numbers that are not finite are seen below
             made = self.next_update(numbers, self, last.values, self.model.chosen, np)
-        proposal, found, guard, (is_unusual, *seen) = made
-        if is_unusual or self.unlike.keys() - self.warned:
-            self.report(*seen)
+        proposal, found, guard, (is_unusual, row, *seen) = made
+        self.watch(numbers, update > 0)
+        if is_unusual:
+            self.report(row, [*found.diagnostics], *seen)
         values = {name: int(value) if name in WHOLE else float(value) for name, value in proposal.values.items()}
         proposal = Proposal(values, last.direction if "fallback" in guard.names else proposal.direction)
-        if not found.sound and "finite" not in self.warned:
-            self.warned.add("finite")
-            bad = next(name for name, each in found.diagnostics.items() if not np.isfinite(each).all())
-            then = "features are at their mean" if self.model.fills_gaps else "the smallest step is proposed"
-            text = f"diagnostics: {bad} is not finite, allowed are finite numbers of float32: {then}."
-            warn(f"{text} Further ones are not reported.")
         # The state changes only now: a refused call changes nothing. Memory is of float32, as a record restores it.
         kept = Memory(*(np.float32(np.clip(value, -ANY, ANY)) for value in found.memory))
         self.memory, self.movement, self._proposal = kept._replace(updates=update + 1), found.movement, proposal
@@ -298,7 +314,7 @@ class Stepper:
             "num_updates": self.num_updates,
             "memory": memory | {"updates": int(self.memory.updates)},
             "movement": movement,
-            "guard": {name: float(value) for name, value in self.guard._asdict().items()},
+            "guard": {name: np.asarray(value).tolist() for name, value in self.guard._asdict().items()},
             "loop": {name: value for name, value in self.loop.items() if name != "batch_steps"},  # calls show it
             "gathered": sums | {"minibatches": int(self.gathered.minibatches)} | proposal,
         }

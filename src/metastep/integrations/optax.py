@@ -4,6 +4,7 @@ A searched model is a few matrix products in the program. Forests are evaluated 
 four times as fast as gathers in the program, and gives exactly the proposals of the model elsewhere (`benchmarks/proposals.py`).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -93,11 +94,12 @@ def learned_update(
     chosen, place = fitted.record.hyperparameters, name.partition(":")[0]
     branches = [fitted.record.bounds(direction) for direction in fitted.record.directions or ("",)]
 
-    def report(rows: Any, divergence: Any) -> NDArray[np.float32]:
-        table = np.asarray(rows, np.float32)
-        for row, number in zip(table.reshape(-1, table.shape[-1]), np.ravel(divergence), strict=True):
-            stepper.report(row, number)
-        return np.zeros(table.shape[:-1], np.float32)
+    def report(names: list[str], *seen: Any) -> NDArray[np.float32]:
+        tables = [np.asarray(each) for each in seen]
+        learners = tables[0].shape[:-1]
+        for each in zip(*(table.reshape(math.prod(learners), table.shape[-1]) for table in tables), strict=True):
+            stepper.report(each[0], names, *each[1:])
+        return np.zeros(learners, np.float32)
 
     def act(rows: Any) -> NDArray[np.float32]:
         table = np.asarray(rows, np.float32)
@@ -117,7 +119,7 @@ def learned_update(
 
     def restored(state: LearnedRateState, params: Any) -> LearnedRateState:
         """Return a state that may come from anywhere, with a rate of the model's range; refuse what is none."""
-        known, form = jax.tree.flatten(jax.eval_shape(init, params if stepper.needs_parameters else ()))
+        known, form = jax.tree.flatten(jax.eval_shape(init, params if "parameters" in stepper.needs else ()))
         places, own_form = None, cast(Any, None)
         with suppress(SystemError, TypeError, ValueError):  # a state that holds itself, or keys without an order
             places, own_form = jax.tree_util.tree_flatten_with_path(state)
@@ -147,20 +149,21 @@ def learned_update(
         return LearnedRateState(values, memory, movement, found.gathered, guard)
 
     def init(params: Any) -> LearnedRateState:
-        flat = _flat(params) if stepper.needs_parameters else jnp.zeros(0, jnp.float32)
+        flat = _flat(params) if "parameters" in stepper.needs else jnp.zeros(0, jnp.float32)
         flat = jnp.where(jnp.isfinite(flat), flat, 0.0)  # else no step would ever be finite
         memory, gathered, guard = jax.tree.map(jnp.float32, (Memory(), MinibatchStats(), Guard()))
         values = {_KEYS.get(each, each): jnp.float32(min(branch[each][0] for branch in branches)) for each in chosen}
         return LearnedRateState(values, memory, Movement(flat, jnp.zeros_like(flat)), gathered, guard)
 
     def proposed(given: Mapping[str, Array], params: Any, state: LearnedRateState) -> LearnedRateState:
-        if stepper.needs_parameters:
+        if "parameters" in stepper.needs:
             given = {**given, "parameters": _flat(params)}
         begun, usual = state.memory.updates > 0, stepper.usual.values
         last = {each: jnp.where(begun, state.hyperparams[_KEYS.get(each, each)], usual[each]) for each in chosen}
         (values, _), found, guard, (is_unusual, *seen) = stepper.next_update(given, state, last, choose, jnp)
         nothing = jnp.float32(0.0)
-        reported = partial(jax.pure_callback, report, nothing, *seen, vmap_method="broadcast_all")
+        call = partial(report, [*found.diagnostics])
+        reported = partial(jax.pure_callback, call, nothing, *seen, vmap_method="broadcast_all")
         # The host is called only where something is unusual; the zero that it returns makes sure that it is.
         zero = jax.lax.cond(is_unusual, reported, lambda: nothing)
         rates: dict[str, Any] = {_KEYS.get(each, each): jnp.float32(values[each]) + zero for each in chosen}
@@ -175,15 +178,14 @@ def learned_update(
     ) -> tuple[dict[str, Array], LearnedRateState]:
         if diagnostics is None and stepper.needs:
             raise InputError(f"{name} needs diagnostics, a dictionary of numbers by name.")
-        if params is None and stepper.needs_parameters:
+        if params is None and "parameters" in stepper.needs:
             raise InputError(f"{name} needs params, since the model observes their steps.")
         require_bool(begins)
         begins = begins if isinstance(begins, jax.Array) else bool(begins)
         given = as_diagnostics({} if diagnostics is None else diagnostics, convert=_numbers)
         state = restored(state, params)
         stepper.compare(batch_size(given))
-        if stepper.unlike.keys() - stepper.warned:
-            stepper.report()
+        stepper.watch(given)
         state = jax.lax.cond(begins, lambda: proposed(given, params, state), lambda: state)
         if minibatches is not None:
             state = state._replace(gathered=state.gathered.after(given, begins, minibatches, jnp))

@@ -1,6 +1,6 @@
 """A learning-rate scheduler of PyTorch whose rates a fitted model proposes, for any optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,9 +26,9 @@ class LearnedLR(LRScheduler):
         optimizer: any of PyTorch's.
         model: a model, or the name of one that comes with the library, a file or the folder of a run.
         num_updates, log, outside, minibatches, loop: as of `metastep.Stepper`.
-        fallback: likewise; by default the first rate of the optimizer.
-        reads: other hyperparameters of the model, which the loop takes from `values` after each `step`. A parameter group
-            whose `name` is "critic" gets `critic_rate` times its rate without that.
+        fallback: likewise; by default the first rate of the optimizer and the values of `reads`.
+        reads: your own values, by name, of the other hyperparameters of the model, which the loop takes from `values` after each
+            `step`. A parameter group whose `name` is "critic" gets `critic_rate` times its rate without that.
     """
 
     def __init__(
@@ -42,19 +42,23 @@ class LearnedLR(LRScheduler):
         minibatches: int | None = None,
         fallback: Fallback = None,
         loop: Values | None = None,
-        reads: Sequence[str] = (),
+        reads: Values | None = None,
     ) -> None:
         # Without the base class's `__init__`, which would step at once, before there are diagnostics.
         self.optimizer, self._log, self._given, fitted = optimizer, as_log(log), num_updates, rate_model(model)
         has_critic = any(group.get("name") == "critic" for group in optimizer.param_groups)
-        settings = ("stepsize", *reads, *(["critic_rate"] if has_critic else []))
-        require_settings(fitted, "LearnedLR", settings, "name those that the loop takes from `values` in `reads`")
+        if not isinstance(known := {} if reads is None else reads, Mapping):
+            raise InputError(f"reads is {shown(reads)}, allowed are your own values by name.")
+        settings = ("stepsize", *known, *(["critic_rate"] if has_critic else []))
+        require_settings(
+            fitted, "LearnedLR", settings, "give your own values of what it takes from `values` in `reads`"
+        )
         self.values: dict[str, float] = {}  # of the last proposal, by name
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
-        if fallback is None:
-            fallback = {"stepsize": self.base_lrs[0]} | ({"critic_rate": 1.0} if "critic_rate" in settings else {})
+        own = {"stepsize": self.base_lrs[0], "critic_rate": 1.0, **known}
+        fallback = {name: own[name] for name in fitted.record.hyperparameters} if fallback is None else fallback
         self.stepper = fitted.stepper(num_updates, outside, None, self._log, minibatches, fallback, loop)
         self._last_lr = self.get_lr()
         self._ratios = [rate / self.base_lrs[0] if self.base_lrs[0] else 1.0 for rate in self.base_lrs]
@@ -79,7 +83,7 @@ class LearnedLR(LRScheduler):
         self._optimizer_steps = 0
         # The rate of the optimizer counts, even if other code has changed it.
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
-        if self.stepper.needs_parameters:
+        if "parameters" in self.stepper.needs:
             every = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
             flat = torch.cat([parameter.detach().flatten() for parameter in every])
             diagnostics = {"parameters": flat} | diagnostics

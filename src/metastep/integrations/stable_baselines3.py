@@ -173,7 +173,7 @@ class LearnedRate(BaseCallback):
     def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, outside: Outside = "fallback") -> None:
         super().__init__(verbose)
         self.rates, self._log, self._outside = rate_model(model), as_log(log), outside
-        self.rates.stepper(self.rates.record.num_updates or 1, outside)  # raises now if something is wrong
+        self.rates.stepper(1, outside)  # raises now if something is wrong
         self.stepper: Stepper  # from the start of the training on
         self.measured: dict[str, float] = {}  # of the last update
         self.proposed: list[float] = []  # learning rates
@@ -254,7 +254,7 @@ class LearnedRate(BaseCallback):
         self._seen = {name: getattr(buffer, name) for name in ("observations", "actions", "log_probs")}
         diagnostics: dict[str, Any] = {"returns": self._returns(), "entropy": self._entropy(), **self.measured}
         diagnostics |= {"values": buffer.values.ravel(), "targets": buffer.returns.ravel()}
-        if self.stepper.needs_parameters:
+        if "parameters" in self.stepper.needs:
             diagnostics["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
         self.values = values = self.stepper(diagnostics).values
         # An algorithm may be saved at any time, and has no hook for it.
