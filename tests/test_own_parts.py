@@ -63,22 +63,6 @@ def test_other_commands_read_the_run_if_its_code_may_run(folder):
     assert "2 heads of ridge_walk:bagged, trees 3" in done.stdout
 
 
-def test_every_part_keeps_its_contract(monkeypatch):
-    monkeypatch.syspath_prepend(str(OWN))
-    import ridge_walk
-
-    from metastep import load_experiment, testing
-    from metastep.experiments.config import build_mdp
-
-    mdp = build_mdp(load_experiment(OWN / "ridge_walk.toml"))
-    testing.check_env(ridge_walk.Walk())
-    testing.check_policy(mdp.estimator.rollout.policy)
-    testing.check_rule(ridge_walk.SignAscent())
-    testing.check_feature(ridge_walk.Slope(), mdp)
-    testing.check_controller(ridge_walk.Halving(0.1), mdp)
-    testing.check_regressor(ridge_walk.Bagged())
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the loop differs from the simulated one
 def test_an_environment_with_a_ppo_preset_and_a_feature_in_stable_baselines3(tmp_path_factory, monkeypatch):
     folder = run(tmp_path_factory, "ppo_walk", "--set", 'compare.methods=[{name = "metafqi"}]')

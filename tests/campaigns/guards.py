@@ -67,11 +67,8 @@ def train(loop: dict[str, Any], rate: Any, seed: int, noise: int = 0, choose: An
     `rate` is a function of the share of the updates made; `choose` maps diagnostics to other hyperparameters.
     """
     draw, num, (low, high) = np.random.default_rng(seed), loop["choices"], loop["paid"]
-    hidden, goal, draw = (
-        draw.normal(size=(4, loop["hidden"])),
-        draw.normal(size=(4, num)),
-        np.random.default_rng([seed, noise]),
-    )
+    hidden, goal = draw.normal(size=(4, loop["hidden"])), draw.normal(size=(4, num))
+    draw = np.random.default_rng([seed, noise])
     size, part, last, curve = loop["batch_steps"], loop["minibatch_size"], {}, []
     theta = np.zeros((num + 1, loop["hidden"]))  # of the policy, and of the critic
     moments, made = np.zeros((2, *theta.shape)), 0
@@ -83,11 +80,8 @@ def train(loop: dict[str, Any], rate: Any, seed: int, noise: int = 0, choose: An
         return outputs[:, :num] - np.logaddexp.reduce(outputs[:, :num], axis=1, keepdims=True), outputs[:, num]
 
     for update in range(loop["num_updates"]):
-        states, luck, order = (
-            draw.normal(size=(size, 4)),
-            draw.gumbel(size=(size, num)),
-            draw.integers(size, size=(256, part)),
-        )
+        states, luck = draw.normal(size=(size, 4)), draw.gumbel(size=(size, num))
+        order = draw.integers(size, size=(256, part))
         inputs, (logs, values) = np.tanh(states @ hidden), policy(np.tanh(states @ hidden))
         action = (logs + luck).argmax(1)
         paid, before = 1.0 * (action == (states @ goal).argmax(1)), logs[np.arange(size), action]
@@ -103,11 +97,8 @@ def train(loop: dict[str, Any], rate: Any, seed: int, noise: int = 0, choose: An
             ratio = np.exp(np.clip(logs[is_taken] - before[rows], -20.0, 20.0))
             logged.append((np.mean(ratio - 1.0 - np.log(ratio)), np.mean(np.abs(ratio - 1.0) > clip)))
             counts = gain[rows] * ratio * np.where(gain[rows] > 0, ratio < 1.0 + clip, ratio > 1.0 - clip)
-            slope = (
-                np.column_stack([(is_taken - np.exp(logs)) * counts[:, None], paid[rows] - value]).T
-                @ inputs[rows]
-                / part
-            )
+            errors = np.column_stack([(is_taken - np.exp(logs)) * counts[:, None], paid[rows] - value])
+            slope = errors.T @ inputs[rows] / part
             moments, made = np.stack([0.9, 0.999])[:, None, None] * moments + [0.1 * slope, 0.001 * slope**2], made + 1
             theta = theta + rates * moments[0] / (1.0 - 0.9**made) / (np.sqrt(moments[1] / (1.0 - 0.999**made)) + 1e-5)
         last = dict(zip(("approx_kl", "clip_fraction"), np.mean(logged[-(size // part) :], axis=0), strict=True))

@@ -10,41 +10,35 @@ from metastep._core.logs import CSVLog, to_csv
 from tests.steppers import TRAINING, diagnostics, tiny_model
 
 
-def test_a_stepper_writes_a_row_for_each_update_and_goes_on_with_it(tmp_path):
+def rows_in(file):
+    return list(csv.DictReader(file.read_text().splitlines()))
+
+
+def updates_in(file):
+    return [row["update"] for row in rows_in(file)]
+
+
+def test_each_update_has_a_row_which_a_restored_stepper_replaces_and_a_second_run_restarts_the_file(tmp_path):
     file = tmp_path / "updates.csv"
-    stepper = tiny_model().stepper(20, log=file)
-    proposed = [stepper(diagnostics(update)).stepsize for update in range(2)]
-    again = tiny_model().stepper(record=stepper.record(), log=file)
-    proposed += [again(diagnostics(update)).stepsize for update in range(2, 4)]
-    rows = list(csv.DictReader(file.read_text().splitlines()))
-    assert [row["update"] for row in rows] == ["0", "1", "2", "3"]
+    first = tiny_model().stepper(20, log=file)
+    proposed = [first(diagnostics(update)).stepsize for update in range(2)]
+    record = first.record()
+    for update in range(2, 5):
+        first(diagnostics(update))
+    with open(file, "a") as damaged:
+        damaged.write("5,0.0")  # a process was killed while it wrote
+    restored = tiny_model().stepper(record=record, log=file)
+    for update in (2, 3):
+        proposed.append(restored(diagnostics(update)).stepsize)
+        assert updates_in(file) == ["0", "1", "2", "3"][: update + 1]
+    rows = rows_in(file)
     assert [float(row["rate"]) for row in rows] == pytest.approx(proposed)
     assert float(rows[2]["return"]) == pytest.approx(float(diagnostics(2)["returns"].mean()), rel=1e-5)
     assert float(rows[2]["approx_kl"]) == pytest.approx(diagnostics(2)["approx_kl"], rel=1e-5)
     assert [name for name in rows[0] if name.startswith("saw ")] == [f"saw {name}" for name in TRAINING]
     with pytest.warns(UserWarning, match="returns is nan"):
-        again(diagnostics(4), returns=[np.inf, -np.inf])
-    assert list(csv.DictReader(file.read_text().splitlines()))[-1]["return"] == "nan"
-
-
-def updates_in(file):
-    return [row["update"] for row in csv.DictReader(file.read_text().splitlines())]
-
-
-def test_a_second_run_restarts_the_file_and_a_restored_one_replaces_later_rows(tmp_path):
-    file = tmp_path / "updates.csv"
-    first = tiny_model().stepper(20, log=file)
-    for update in range(5):
-        first(diagnostics(update))
-        if update == 1:
-            record = first.record()
-    with open(file, "a") as damaged:
-        damaged.write("5,0.0")  # a process was killed while it wrote
-    restored = tiny_model().stepper(record=record, log=file)
-    restored(diagnostics(2))
-    assert updates_in(file) == ["0", "1", "2"]
-    restored(diagnostics(3))
-    assert updates_in(file) == ["0", "1", "2", "3"]
+        restored(diagnostics(4), returns=[np.inf, -np.inf])
+    assert rows_in(file)[-1]["return"] == "nan"
     log = CSVLog(file)
     for _ in range(2):  # also with the same log
         stepper = tiny_model().stepper(20, log=log)

@@ -161,10 +161,7 @@ def test_files_extend_presets_bases_and_other_files(tmp_path):
     assert full.compare.methods[1].grid == preset.compare.methods[1].grid
     own.write_text('extends = "nav2d"\ncompare.methods = ["metafqi", "fixed"]\n')
     for scale in ("quick", "full"):  # a list of names chooses at both scales, and the methods keep their settings
-        found, preset = (
-            load(own, scale).compare,
-            {method.name: method for method in load("nav2d", scale).compare.methods},
-        )
+        found, preset = load(own, scale).compare, {each.name: each for each in load("nav2d", scale).compare.methods}
         assert list(found.methods) == [preset["metafqi"], preset["fixed"]]
     own.write_text('extends = "ppo"\nenv.name = "acrobot"\n')
     assert error_of(load, own, "full").startswith("rollout.horizon: is missing")  # a base is not complete
@@ -246,6 +243,9 @@ NAV2D = {
     "policy=actor-critic": "policy.name: 'actor-critic' must have no critic, which 'actor-critic' has, where the rule is 'nga'",
     "meta.rule=ppo": "policy.name: 'linear' must have a critic, which 'actor-critic' has, where the rule is 'ppo'.",
     "meta.observation=training": "meta.observation: 'last_rate' is not known where the rule is 'nga', allowed are",
+    "models.metastep.meta.stepsize_hihg=1": "models.metastep.meta.stepsize_hihg: is not a setting, did you",
+    "models.metastep.meta.stepsize_low=0.0": "models.metastep.meta.stepsize_low: 0.0 must be positive on",
+    "compare.methods.fixed.stepsize_scale=log": "compare.methods.fixed: meta.stepsize_low: 0.0 must be",
 }
 PENDULUM_PPO = {
     "rollout.num_episodes=3": "rollout.num_episodes: 3 must not be set where the rule is 'ppo', which does not use",
@@ -256,11 +256,18 @@ PENDULUM_PPO = {
     'compare.methods=["rmsprop"]': "compare.methods.rmsprop.grid.stepsize: is missing, it must be a list of",
     'compare.methods=[{name="x", rule="adam", controller={name="fixed", stepsize=1.0}}]': "meta.rule: 'adam' learns from",
 }
+SEARCH = {
+    "search.strategy='hill'": "search.strategy: 'hill' must be 'open-es', 'cma-es', 'snes' or 'pgpe'",
+    "search.generation=4": "search.generation: is not a setting",
+    "models.update.meta.choices.momentum={}": "meta.choices: 'momentum' must be a hyperparameter of the rule 'ppo', grad",
+    "models.update.meta.choices.gradient_steps.high=65.0": "gradient_steps: 65 must not exceed 64",
+    "search.start.momentum=1.0": "search.start: 'momentum' is not chosen here, allowed are stepsize",
+}
+WRONG = {"nav2d": NAV2D, "pendulum-ppo": PENDULUM_PPO, "pendulum-update": SEARCH}
 
 
 @pytest.mark.parametrize(
-    ("preset", "override", "message"),
-    [("nav2d", *case) for case in NAV2D.items()] + [("pendulum-ppo", *case) for case in PENDULUM_PPO.items()],
+    ("preset", "override", "message"), [(preset, *case) for preset, cases in WRONG.items() for case in cases.items()]
 )
 def test_wrong_settings_and_parts_are_named_with_what_is_allowed(preset, override, message):
     found = error_of(lambda: Run(Path(), load(preset, "quick", ["seed=1", override])).require_buildable())

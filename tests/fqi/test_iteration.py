@@ -98,7 +98,7 @@ def test_values_are_those_of_dynamic_programming_and_the_policy_is_optimal(fores
 
 
 @pytest.mark.parametrize("is_menu", [False, True], ids=["steps", "menu"])
-def test_bits_do_not_depend_on_threads(data, choices, is_menu):
+def test_bits_do_not_depend_on_threads_or_on_the_other_states(data, choices, is_menu):
     settings, given = (CHOICE, choices) if is_menu else (PLAIN, data)
     one, many = (MetaFQI(**settings, threads=threads).fit(given) for threads in (1, 3))
     for left, right in zip(one.q_functions_, many.q_functions_, strict=True):
@@ -108,6 +108,7 @@ def test_bits_do_not_depend_on_threads(data, choices, is_menu):
     for rows in (observation[:30], observation):
         for answer in ("act", "values"):
             np.testing.assert_array_equal(getattr(one, answer)(rows), getattr(many, answer)(rows))
+    np.testing.assert_array_equal(many.values(observation[2000:2003]), one.values(observation)[2000:2003])
     assert not np.array_equal(*(head.threshold for head in one.q_functions_[0].heads[:2]))
 
 

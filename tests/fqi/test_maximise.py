@@ -92,15 +92,6 @@ def test_any_scale_of_values(value):
     assert found.values[0] == pytest.approx(expected, rel=1e-12, abs=1e-13 * value)
 
 
-def test_does_not_depend_on_threads_or_on_the_other_states():
-    plan = prepare([from_sklearn(_fit(5, seed)) for seed in range(2)], GRID, 0.75)
-    states = regression(9000, 5, seed=9)[0][:, :-1]
-    one, many = (maximise(plan, states, threads=threads, with_values=True) for threads in (1, 5))
-    for name in one._fields:
-        assert np.array_equal(getattr(one, name), getattr(many, name))
-    assert np.array_equal(maximise(plan, states[7000:7003]).value, one.value[7000:7003])
-
-
 def test_states_that_are_few_or_no_numbers_and_bad_input():
     plan = prepare([_stump(1.0, 0.0, 1.0)], GRID)
     assert maximise(plan, np.empty((0, 1))).value.shape == (0,)

@@ -330,16 +330,6 @@ def _rewritten(content, path, arrays, change):
         (_set(("record", "num_stepsizes"), 10**9), "model record: num_stepsizes"),
         (_set(("record", "branches", 0, "scale"), "cubic"), "model record: branches.0.scale"),
         (_set(("record", "branches"), []), "model record: branches"),
-    ],
-)
-def test_hostile_metadata_is_named(content, tmp_path, change, sentence):
-    with pytest.raises(InputError, match=sentence):
-        load_model(_rewritten(content, tmp_path / "m", {}, change))
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
         ({"1/0/left": None}, "has the arrays"),
         ({"1/2/left": np.zeros(2)}, "7 heads, allowed are 2 of every iteration from 1 on"),
         ({"1/02/left": np.zeros(2)}, "is not named iteration/head/array"),
@@ -349,9 +339,10 @@ def test_hostile_metadata_is_named(content, tmp_path, change, sentence):
         ({f"3/{h}/{name}": None for h in (0, 1) for name in Forest._fields}, "selected_iteration|validation"),
     ],
 )
-def test_tensors_that_do_not_belong_are_named(content, tmp_path, change, sentence):
+def test_hostile_metadata_and_tensors_that_do_not_belong_are_named(content, tmp_path, change, sentence):
+    arrays, change = ({}, change) if callable(change) else (change, lambda metadata: metadata)
     with pytest.raises(InputError, match=sentence):
-        load_model(_rewritten(content, tmp_path / "m", change, lambda metadata: metadata))
+        load_model(_rewritten(content, tmp_path / "m", arrays, change))
 
 
 @pytest.mark.parametrize(

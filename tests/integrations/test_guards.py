@@ -75,22 +75,11 @@ BROKEN = [better(0), better(1, entropy=np.nan), better(2, entropy=np.nan), bette
 ENDLESS = [better(update, approx_kl=77.0 * (update > 0)) for update in range(6)]
 CASES = {  # what is said of the loop, what it reports, rates over its own, the warning
     "an unseen action space": ({"actions": "discrete"}, RISING, [1] * 5, "actions is discrete, trained on continuous"),
-    "an unseen loop": (
-        {"discount": 0.5},
-        RISING,
-        [1] * 5,
-        "discount is 0.5, trained on 0.99: your own values are used",
-    ),
     "a loop that is nearly the same": ({"discount": 0.985}, RISING[:1], [10], ""),
     "a feature far outside": ({}, FAR, [10, 1, 1, 3], "entropy_change is -50, outside of the -6 to 6 of the training"),
     "large divergences": ({}, LARGE, [10, 5, 2.5, 3.125, 3.90625], "more than 0.5: the rate is halved"),
     "divergences without end": ({}, ENDLESS, [10, 5, 2.5, 1.25, 1, 1], "more than 0.5: the rate is halved"),
-    "numbers that are not finite": (
-        {},
-        BROKEN,
-        [10, 1, 1, 3, 9],
-        "entropy is nan, allowed is a finite number of float32",
-    ),
+    "numbers that are not finite": ({}, BROKEN, [10, 1, 1, 3, 9], "entropy is nan, allowed is a finite number of"),
     "a solved policy": ({}, SOLVED, [1] * 4, ""),
     "a policy that is solved later": ({}, [better(0), better(9), *SOLVED], [10, *[30] * 5], ""),
     "jumps of the rate": ({}, RISING, [10, 30, 90, 100, 100], ""),
@@ -184,9 +173,8 @@ def test_a_harmful_model_cannot_destroy_a_solved_policy_unless_it_is_trusted():
 
 
 def test_an_algorithm_in_another_loop_trains_as_if_there_were_no_model():
-    with pytest.warns(
-        UserWarning, match=r"batch_steps is 2048, trained on 24.*: your own values are used; outside='tr"
-    ):
+    sentence = r"batch_steps is 2048, trained on 24.*: your own values are used; outside='tr"
+    with pytest.warns(UserWarning, match=sentence):
         ours = balance(whole_model(TRAINING), updates=1)[1]
     for mine, theirs in zip(ours.policy.parameters(), balance(None, updates=1)[1].policy.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0.0, atol=0.0)

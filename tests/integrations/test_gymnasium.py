@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from metastep import envs
 from metastep._core.errors import InputError
+from metastep.controllers import Controller
 from metastep.integrations.gymnasium import ENVIRONMENTS, MetaEnv, MetaVectorEnv, make_env
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.blocks import Stream
@@ -36,20 +37,17 @@ def vector(**options):
     return gym.make_vec(NAV2D, num_envs=LEARNERS, **TINY, **options)
 
 
-class Replay:
+class Replay(Controller):
     name = "replay"
 
     def __init__(self, stepsizes):
         self._stepsizes = jnp.asarray(stepsizes, jnp.float32)
 
     def init(self, mdp, learners):
-        return 0
+        return ()
 
     def propose(self, state, learners):
-        return self._stepsizes[state]
-
-    def observe(self, state, before, hyperparameters, after):
-        return state + 1
+        return self._stepsizes[learners.update]
 
 
 def play(env, seed, actions, **reset):

@@ -178,8 +178,6 @@ def test_what_remains_impossible_is_one_sentence() -> None:
     policy = ActorCritic(1, 1, hidden=(1,))
     theta, context = policy.initial(KEY, 1), jnp.asarray([[3.0]])
     sampler = Sampler(Counter(Counts), policy, 1, 2, horizon=2)
-    with pytest.raises(InputError, match=r"env\.name: 'counter' has episodes without `restart`"):
-        sampler(theta, context, sampler.start(context, KEY), KEY, 0.9)
     with pytest.raises(InputError, match="'counter' is simulated on the host and cannot be called inside a compiled"):
         jax.jit(lambda theta: sampler.simulate(theta, context, sampler.start(context, KEY), KEY))(theta)
     with pytest.raises(InputError, match=r"^rollout\.horizon: 7 must not exceed the 6 steps .* 'counter' is not JAX"):

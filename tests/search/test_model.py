@@ -188,9 +188,8 @@ def test_a_stepper_proposes_what_simulated_learners_got_and_resumes_from_its_rec
     ):
         with pytest.raises(InputError, match=f"record: {sentence}"):
             one.stepper(record=record | {"gathered": gathered | {"values": values}})
-    with pytest.warns(
-        UserWarning, match="entropy is nan, allowed is a finite number of float32: features are at their mean"
-    ):
+    sentence = "entropy is nan, allowed is a finite number of float32: features are at their mean"
+    with pytest.warns(UserWarning, match=sentence):
         found = stepper(approx_kl=0.01, entropy=np.nan)
     assert found.values == pytest.approx(one.propose(last_divergence=-2.0, entropy_change=0.0, budget=1.0).values)
 

@@ -138,7 +138,6 @@ def test_a_model_is_fine_tuned_on_another_family(searched: Run, file: Path) -> N
         ("cartpole", (), "--start: 'cartpole' was fitted, allowed are searched models"),
         ("no-such", (), "'no-such' is neither a file nor a model"),
         ("", ("meta.stepsize_high=0.3",), "it was searched for space.high = [0.1, "),
-        ("", ("models.update.meta.choices={}",), "it was searched for space.high = "),
         ("", ('models.update.search.levels=["constant"]',), "search.levels: ['constant'] must be ['"),
         ("", ("meta.rule={name='a2c'}",), "a2c"),
     ],
@@ -168,18 +167,3 @@ def test_a_model_with_more_gradient_steps_gets_epochs_for_them(searched: Run) ->
     for arguments in (["search"], ["search", "--start", str(path)], ["run"]):
         ran = CliRunner().invoke(app, arguments)
         assert (ran.exit_code, "is missing" in ran.output) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ("search.strategy='hill'", "search.strategy: 'hill' must be 'open-es', 'cma-es', 'snes' or 'pgpe'"),
-        ("search.generation=4", "search.generation"),
-        ("models.update.meta.choices.momentum={}", "must be a hyperparameter of the rule 'ppo', grad"),
-        ("models.update.meta.choices.gradient_steps.high=64.0", "gradient_steps: 64 must not exceed 6"),
-        ("search.start.momentum=1.0", "search.start: 'momentum' is not chosen here, allowed are .*stepsize"),
-    ],
-)
-def test_what_a_search_refuses(file: Path, change: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        Run(file.parent / "refused", load(file, "full", [change])).require_buildable()
