@@ -14,8 +14,8 @@ from metastep import Comparison, InputError, Model, envs
 from metastep.evaluation import metric_values
 from metastep.evaluation.intervals import mean_interval
 from metastep.experiments import stages
-from metastep.fqi import model_of_heads
 from metastep.fqi.maximise import Ties
+from metastep.fqi.model import model_of_heads
 from metastep.report.document import write_picture
 from metastep.report.figures import Layout, Panel, picture
 from paper.columns import Column, Figure

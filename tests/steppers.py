@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from metastep import features
-from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, branches_of, model_from
+from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from
+from metastep.fqi.model import branches_of
 from metastep.mdp import ActorCriticMDP
 from metastep.mdp.history import Transitions
 from metastep.rules.actor_critic import A2C, PPO

@@ -28,7 +28,7 @@ from metastep.experiments import learn, publishing, reporting
 from metastep.experiments.checking import check_folder
 from metastep.experiments.run import Run
 from metastep.experiments.run import run as run_experiment
-from metastep.fqi import load_model, recorded_model
+from metastep.fqi.model import load_model, recorded_model
 from metastep.mdp import collection
 from paper import runner
 from tests.campaigns import SETTINGS, Tally, digests, main, restore

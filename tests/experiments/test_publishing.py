@@ -11,7 +11,7 @@ from metastep._core.errors import InputError
 from metastep.cli import app
 from metastep.experiments import publishing
 from metastep.experiments.config import list_presets, load
-from metastep.fqi import load_model, recorded_model
+from metastep.fqi.model import load_model, recorded_model
 from tests.disk import watch
 from tests.experiments.conftest import SVG
 

@@ -27,12 +27,11 @@ from metastep.fqi import (
     ValidationCurve,
     load_model,
     model_from,
-    model_of_heads,
     save_model,
 )
 from metastep.fqi.base import record_to_json
 from metastep.fqi.forest import Forest
-from metastep.fqi.model import record_from_json
+from metastep.fqi.model import model_of_heads, record_from_json
 from tests.campaigns.mutations import mutated
 from tests.fqi.problems import HIGH, MENU, menu_transitions, transitions
 

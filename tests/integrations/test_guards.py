@@ -12,8 +12,8 @@ import stable_baselines3 as sb3
 import torch
 
 from metastep._core.errors import InputError
-from metastep.fqi import model_of_heads
 from metastep.fqi.guard import loop_of, unlike
+from metastep.fqi.model import model_of_heads
 from metastep.integrations.stable_baselines3 import LearnedRate
 from metastep.pretrained import load
 from metastep.search import SearchedModel, Weights

@@ -66,7 +66,7 @@ def test_blocks_come_back_without_the_padding(dataset):
 
 def test_the_tuples_are_successive_observations_of_the_features_asked_for(dataset):
     tuples = dataset.transitions()
-    assert dataset.num_transitions == len(tuples.reward) == 22 * 4
+    assert dataset.counts().transitions == len(tuples.reward) == 22 * 4
     places = (
         (block, learner, t) for block in dataset.blocks() for learner in range(len(block.context)) for t in range(4)
     )

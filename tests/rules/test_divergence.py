@@ -7,9 +7,9 @@ import pytest
 from metastep import features
 from metastep._core.errors import InputError
 from metastep.controllers import KLAdaptive
-from metastep.mdp import apply_rule, divergence
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Exploration
+from metastep.mdp.episodes import apply_rule, divergence
 from metastep.mdp.loop import run_updates
 from metastep.rules import NGA, Menu, RMSProp
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Range

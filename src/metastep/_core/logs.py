@@ -34,7 +34,6 @@ class CSVLog:
         self._rows()  # fails now, before training, if the file is not a log
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
-        """Write a row."""
         columns = next(csv.reader([to_csv([["update", *numbers]])]))  # as a file holds them
         if self._last is None or update <= self._last:
             known, *rows = (self._rows() if update else []) or [columns]

@@ -17,14 +17,7 @@ from metastep.fqi import MetaFQI, Model
 from metastep.fqi.iteration import QFunction, Stepsizes
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Blocks, Stream
-from metastep.mdp.controller import (
-    Controller,
-    Exploration,
-    Resources,
-    TaskSource,
-    candidate_keys,
-    require_one_coordinate,
-)
+from metastep.mdp.controller import Controller, Exploration, Resources, TaskSource, require_one_coordinate
 from metastep.mdp.history import History
 from metastep.mdp.runs import BlockRun, Plan, run_plans
 
@@ -110,7 +103,7 @@ class Exploring(Controller):
         drawn = super().candidates(mdp, learners, num)
         if num_near := round(self.near * num):
             best = self.greedy.propose(self.greedy.init(mdp, learners), learners)
-            drawn[:num_near] = [mdp.space.near(key, best) for key in candidate_keys(learners, num_near)]
+            drawn[:num_near] = [mdp.space.near(key, best) for key in learners.candidate_keys(num_near)]
         return drawn
 
 
@@ -164,8 +157,7 @@ def constant_runs(run: Resources) -> tuple[NDArray[np.float32], NDArray[np.float
 
     def plan() -> Plan[list[History]]:
         tasks = [mdp.tasks(run.seed, Stream.TRAIN, block, run.task_list) for block in blocks]
-        sizes = map(blocks.num_valid, blocks)
-        pairs = zip(tasks, sizes, strict=True)
+        pairs = zip(tasks, map(blocks.num_valid, blocks), strict=True)
         results = yield [BlockRun(mdp, RandomConstant(), start, run.num_updates, num) for start, num in pairs]
         return [result.history for result in results]
 

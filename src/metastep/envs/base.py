@@ -97,7 +97,6 @@ class FullyObserved:
     packages = ()
 
     def observe(self, context: Context, state: Any) -> tuple[Array, ...]:
-        """The state."""
         return tuple(state)
 
 

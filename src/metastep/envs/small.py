@@ -171,7 +171,6 @@ class Pendulum:
         return PendulumState(to_uniform(noise[0], -math.pi, math.pi), to_uniform(noise[1], -1.0, 1.0))
 
     def observe(self, context: Context, state: PendulumState) -> tuple[Array, ...]:
-        """Cosine and sine of the angle, and the speed."""
         sin, cos = sincos(state.angle)
         return cos, sin, state.speed
 
@@ -231,7 +230,6 @@ class Acrobot:
         return AcrobotState(*(to_uniform(normal, -0.1, 0.1) for normal in noise))
 
     def observe(self, context: Context, state: AcrobotState) -> tuple[Array, ...]:
-        """Cosine and sine of both angles, and the speeds."""
         (sin_1, cos_1), (sin_2, cos_2) = sincos(state.first), sincos(state.second)
         return cos_1, sin_1, cos_2, sin_2, state.first_speed, state.second_speed
 

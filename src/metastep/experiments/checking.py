@@ -119,9 +119,8 @@ def _run(path: Path, allow_imports: bool) -> _Checks:
         if name and model_run.path.exists():
             checks |= _run(model_run.path, allow_imports)
             listed.append((model_run.path / "config.json", partial(_require_model, model_run), True))
-        is_fitted = name in followed or (
-            not name and (model_run.model_file.exists() or model_run.validation_file.exists())
-        )
+        written = model_run.model_file.exists() or model_run.validation_file.exists()
+        is_fitted = name in followed or (written and not name)
         listed.append((model_run.model_file, partial(read_fitted, model_run), is_fitted))
         listed.append((model_run.validation_file, partial(getattr, model_run, "validation"), is_fitted))
         if model_run.config.learner == "search":

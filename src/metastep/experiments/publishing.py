@@ -19,8 +19,9 @@ from metastep.evaluation import Method, differences, join
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.stages import read_fitted
-from metastep.fqi import Model, recorded_model
+from metastep.fqi import Model
 from metastep.fqi.base import AnyModel
+from metastep.fqi.model import recorded_model
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
 from metastep.report.tables import comparison_table, differences_table, target_of
 from metastep.search import load_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -40,7 +40,9 @@ def write_report(run: Run) -> Path:
         fitted, searched = {}, {}
         for name, own in zip(run.models_needed, models, strict=True):
             model, validation = stages.read_fitted(own)
-            known = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), learning_seconds(own)
+            times, learning = stages.read_times(own.path), ("copy", "collect", "fit", "search", "validate")
+            seconds = sum(times.get(stage, 0.0) for stage in learning)
+            known = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), seconds
             if own.config.learner == "search":
                 levels = {level: searching.read_level(own, level).record for level in own.config.search.levels}
                 num_steps = {level: record.search_steps for level, record in levels.items()}
@@ -64,9 +66,8 @@ def write_report(run: Run) -> Path:
         )
         curves, table = run.path / "results.parquet", run.path / "differences.csv"
         to_parquet(run.comparison, curves)
-        resamples: dict[str, Any] = {"seed": config.seed, "num_resamples": config.compare.num_resamples}
-        rows = [row for metric in get_args(Metric) for row in differences(run.comparison, metric=metric, **resamples)]
-        differences_to_csv(rows, table)
+        every = (differences(run.comparison, metric=each, **findings.resampling) for each in get_args(Metric))
+        differences_to_csv(chain.from_iterable(every), table)
         files = write_document(compose(findings), run.path)
         seal_report(run, [*files, curves, table])
     return run.report_file
@@ -140,12 +141,6 @@ def times_of(run: Run) -> dict[str, float]:
     for model in run.config.models:
         times |= {f"{model} {name}": value for name, value in stages.read_times(run.of_model(model).path).items()}
     return times
-
-
-def learning_seconds(run: Run) -> float:
-    """Return the seconds that a model took to learn, from collection or search to selection."""
-    stages_of_learning = ("copy", "collect", "fit", "search", "validate")
-    return sum(seconds for name, seconds in stages.read_times(run.path).items() if name in stages_of_learning)
 
 
 def in_words(seconds: dict[str, float]) -> str:

@@ -234,9 +234,8 @@ class Run:
         if path.exists():
             model = provenance.read_round_model(self, index, fingerprint)
         else:
-            transitions = all_transitions(
-                (writer.layout.read(writer.folder, block) for block in blocks), config.meta.observation
-            )
+            histories = (writer.layout.read(writer.folder, block) for block in blocks)
+            transitions = all_transitions(histories, config.meta.observation)
             model = stages.fit_on(config, self.mdp, transitions, fingerprint, tracker=tracker)
             model = stages.select(model, stages.validate(self, model, tracker=tracker)).only_selected()
             storage.create_folder(path.parent)

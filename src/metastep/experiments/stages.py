@@ -29,7 +29,8 @@ from metastep.evaluation.methods import num_blocks, tuning_plan
 from metastep.experiments import provenance, searching
 from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
-from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, branches_of, model_from, save_model
+from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
+from metastep.fqi.model import branches_of
 from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks
 from metastep.mdp.dataset import Dataset
@@ -250,7 +251,6 @@ class Timed:
 
     @contextmanager
     def stage(self, name: str, total: float, unit: str) -> Iterator[Stage]:
-        """Open a stage."""
         since, inner = time.monotonic(), self._inner
         try:
             with self._tracker.stage(name, total, unit) as stage:

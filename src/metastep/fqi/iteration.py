@@ -253,9 +253,8 @@ class MetaFQI(BaseEstimator):
                 raise InputError(f"transitions: direction {name!r} has {len(rows)} tuples, allowed are 2 or more.")
             taken, of = steps[rows], f" of {name!r}" if name else ""
             if taken.min() < np.float32(own.low) or taken.max() > np.float32(own.high):
-                raise InputError(
-                    f"stepsize{of} spans {taken.min()} to {taken.max()}, allowed is {own.low} to {own.high}."
-                )
+                spans = f"spans {taken.min()} to {taken.max()}"
+                raise InputError(f"stepsize{of} {spans}, allowed is {own.low} to {own.high}.")
             steps[rows] = own.to_axis(taken)
         inputs = np.column_stack([observation, steps])  # the step size comes last, along its scale
         del transitions, observation  # they may be large

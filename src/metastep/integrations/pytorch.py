@@ -50,9 +50,8 @@ class LearnedLR(LRScheduler):
         if not isinstance(known := {} if reads is None else reads, Mapping):
             raise InputError(f"reads is {shown(reads)}, allowed are your own values by name.")
         settings = ("stepsize", *known, *(["critic_rate"] if has_critic else []))
-        require_settings(
-            fitted, "LearnedLR", settings, "give your own values of what it takes from `values` in `reads`"
-        )
+        remedy = "give your own values of what it takes from `values` in `reads`"
+        require_settings(fitted, "LearnedLR", settings, remedy)
         self.values: dict[str, float] = {}  # of the last proposal, by name
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", float(group["lr"]))

@@ -218,12 +218,9 @@ class LearnedRate(BaseCallback):
         each = -(-wanted // algorithm.n_envs)
         self._returns = Returns(algorithm.env, each, state.returns, algorithm._last_episode_starts)
         known, names = self._own() | {"num_updates": total}, self.rates.record.hyperparameters
-        how: Any = {
-            "fallback": lambda _: {name: own for name, own in self._own().items() if name in names},
-            "outside": self._outside,
-        }
-        how |= {"record": state.stepper, "loop": {name: known[name] for name in LOOP if known.get(name)}}
-        self.stepper = self.rates.stepper(None if state.stepper else total, log=self._log, **how)
+        how: Any = {"record": state.stepper, "loop": {name: known[name] for name in LOOP if known.get(name)}}
+        how["fallback"] = lambda _: {name: own for name, own in self._own().items() if name in names}
+        self.stepper = self.rates.stepper(None if state.stepper else total, self._outside, log=self._log, **how)
         self.stepper.num_updates = total  # those made and those to come
         if state.stepper is None and not is_new:
             text = "the algorithm has been trained, but has no record of a stepper, which starts with an empty memory"

@@ -17,7 +17,6 @@ class TensorBoardLog:
         self._writer, self._prefix = EventFileWriter(os.fspath(folder)), prefix
 
     def __call__(self, update: int, numbers: Mapping[str, Any]) -> None:
-        """Write the numbers of an update."""
         floats = {f"{self._prefix}{name}": value for name, value in numbers.items() if isinstance(value, float)}
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in floats.items()]
         self._writer.add_event(Event(wall_time=time.time(), step=update, summary=Summary(value=values)))

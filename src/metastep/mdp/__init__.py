@@ -6,14 +6,7 @@ The state is a block of learners, the action the hyperparameters of their next u
 
 from metastep.mdp.actor_critic import ActorCriticMDP
 from metastep.mdp.base import InitialPolicy, Learners, MetaMDP, Tasks
-from metastep.mdp.episodes import (
-    DEFAULT_OBSERVATION,
-    EpisodicMetaMDP,
-    apply_rule,
-    divergence,
-    require_episodic,
-    rule_values,
-)
+from metastep.mdp.episodes import DEFAULT_OBSERVATION, EpisodicMetaMDP, apply_rule, require_episodic, rule_values
 
 __all__ = ["DEFAULT_OBSERVATION", "ActorCriticMDP", "EpisodicMetaMDP", "InitialPolicy", "Learners", "MetaMDP", "Tasks"]
-__all__ += ["apply_rule", "divergence", "require_episodic", "rule_values"]
+__all__ += ["apply_rule", "require_episodic", "rule_values"]

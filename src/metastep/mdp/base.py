@@ -114,6 +114,10 @@ class Learners(NamedTuple):
         """The key of the controller's random numbers at this update."""
         return purpose_key(self.key, Purpose.CONTROLLER, self.update)
 
+    def candidate_keys(self, num: int) -> list[Array]:
+        """Return keys of candidates for this update, other than the controller's."""
+        return [jax.random.fold_in(self.controller_key, index + 1) for index in range(num)]
+
 
 class MetaMDP(ABC):
     """A meta-MDP; implementations are frozen dataclasses, because compiled functions take them as static arguments."""

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import jax
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
@@ -80,7 +79,7 @@ class Controller(ABC):
 
     def candidates(self, mdp: MetaMDP, learners: Learners, num: int) -> list[Array]:
         """Return hyperparameters of further updates to evaluate, but not to apply, as training data: random draws by default."""
-        return [mdp.space.sample(key, learners.theta.shape[0]) for key in candidate_keys(learners, num)]
+        return [mdp.space.sample(key, learners.theta.shape[0]) for key in learners.candidate_keys(num)]
 
     def observe(
         self, state: ControllerState, before: Learners, hyperparameters: Array, after: Learners
@@ -91,11 +90,6 @@ class Controller(ABC):
     def report(self, state: ControllerState) -> dict[str, Array]:
         """Return quantities to store with the results, by name, each (updates, learners)."""
         return {}
-
-
-def candidate_keys(learners: Learners, num: int) -> list[Array]:
-    """Return a key for each candidate."""
-    return [jax.random.fold_in(learners.controller_key, index + 1) for index in range(num)]
 
 
 def require_one_coordinate(name: str, mdp: MetaMDP) -> None:

@@ -238,21 +238,17 @@ class Dataset:
         kept = {key: manifest[key] for key in ("config", "seed", "environment", "checksum")}
         return cls(folder, layout, **kept)
 
-    @property
-    def num_transitions(self) -> int:
-        """The number of all transitions, including those that `transitions` leaves out."""
-        return self.layout.num_learners * self.layout.num_updates * self.layout.labels
-
     def counts(self) -> Counts:
         """Count transitions and environment steps, in one pass over the blocks."""
-        flagged, excluded, num_steps = 0, self.num_transitions, 0.0
+        every = self.layout.num_learners * self.layout.num_updates * self.layout.labels
+        flagged, excluded, num_steps = 0, every, 0.0
         for history in self.blocks():
             excluded -= len(history.transitions(("return",)).reward)
             num_steps += float(history.num_steps[0].sum(dtype=np.float64))
             for outcome in history.outcomes:
                 flagged += int((history.flagged[:-1] | outcome.flagged).sum())
                 num_steps += float(outcome.num_steps.sum(dtype=np.float64))
-        return Counts(self.num_transitions, flagged, excluded, num_steps)
+        return Counts(every, flagged, excluded, num_steps)
 
     def block(self, index: int) -> History:
         """Return one block, read from its file (which was verified when the dataset was opened)."""

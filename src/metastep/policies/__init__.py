@@ -8,10 +8,8 @@ from metastep.envs.base import TaskFamily, choices_of
 from metastep.policies.actor_critic import ActorCritic
 from metastep.policies.gaussian import Arrays, LinearGaussian, MLPGaussian, Policy, flatten
 
-# What the environment says is no option.
-REGISTRY: Registry[Policy | ActorCritic] = Registry(
-    "policy.name", "policy", hidden=("num_observations", "num_actions", "num_choices")
-)
+_GIVEN = ("num_observations", "num_actions", "num_choices")  # by the environment, so they are no options
+REGISTRY: Registry[Policy | ActorCritic] = Registry("policy.name", "policy", hidden=_GIVEN)
 register, names, make = REGISTRY.register, REGISTRY.names, REGISTRY.make
 
 register("linear", LinearGaussian)

@@ -67,9 +67,8 @@ class SearchedRecord(BaseRecord):
         if direction:
             raise InputError(f"direction is {shown(direction)}, allowed is none.")
         found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
-        return found | {
-            name: (max(1, round(low)), max(1, round(high))) for name, (low, high) in found.items() if name in WHOLE
-        }
+        whole = {name: found[name] for name in WHOLE if name in found}
+        return found | {name: (max(1, round(low)), max(1, round(high))) for name, (low, high) in whole.items()}
 
     @property
     def space(self) -> HyperparameterSpace:
