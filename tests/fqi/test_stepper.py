@@ -348,3 +348,13 @@ def test_impossible_and_repeated_diagnostics_are_replaced_and_missing_ones_are_n
     other(diagnostics(1))  # they are used if they are there, although the model observes nothing
     with pytest.warns(UserWarning, match=r"^approx_kl is 9, more than 0\.5: the rate is halved"):
         other(diagnostics(2) | {"approx_kl": 9.0})
+
+
+@pytest.mark.parametrize(("divergence", "has_fallen"), [(0.0, False), (0.01, True)])
+def test_a_divergence_of_zero_is_no_fault_but_another_number_twice_is(divergence: float, has_fallen: bool) -> None:
+    """A policy that is certain of its actions does not diverge; any other number is hardly ever measured again."""
+    stepper = tiny_model().stepper(20, fallback=3e-4)
+    with pytest.warns(UserWarning, match="approx_kl") if has_fallen else nullcontext():
+        for update in range(4):
+            stepper(diagnostics(update) | {"approx_kl": divergence})
+    assert ("fallback" in stepper.guard.names) == has_fallen

@@ -131,13 +131,14 @@ class Limits(NamedTuple):
         for name in self.held:
             (least, most), before = self.ends[name], used if name == "stepsize" else number(last, name)
             proposed, first = number(values, name), number(own, name, most)
-            known[name] = xp.where(begun, getattr(guard, name), first)
+            known[name] = xp.where(begun & (getattr(guard, name) > 0.0), getattr(guard, name), first)
             rise, held = xp.where(begun, RISE * before, FIRST_RISE * first), xp.where(holds, known[name], most)
             acts[0], acts[2] = acts[0] | (proposed > rise), acts[2] | (proposed > held)
             cap = xp.minimum(xp.minimum(rise, held), ceiling if name == "stepsize" else most)
             bounds[name] = xp.minimum(proposed, xp.maximum(xp.maximum(cap, number(own, name)), least))
         # A model that knows nothing yet, or whose memory may be wrong, does not slow the loop down.
-        least = xp.where((wary > 0) | ~begun, xp.minimum(number(own, "stepsize"), high), 0.0)
+        is_new = ((wary > 0) | ~begun) & ~has_diverged
+        least = xp.where(is_new, xp.minimum(number(own, "stepsize"), high), 0.0)
         bounds["stepsize"] = xp.maximum(bounds["stepsize"], least)
         own, after = {**last, **own}, {**values, **bounds}
         both = {name: (xp.asarray(own[name], float), xp.asarray(after[name], float)) for name in after}  # not rounded

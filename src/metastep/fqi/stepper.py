@@ -221,6 +221,7 @@ class Stepper:
         if new := [text for name, text in causes.items() if name not in self.warned]:
             then = f"{own}; outside='trust' follows the model" if self.is_guarded else "the proposal is a guess"
             warn(f"{'; '.join(new)}: {then}.")
+        # Others may follow from the first, as the mean return does from the returns.
         bad = next((name for name, is_bad in zip(names, np.ravel(faults), strict=True) if is_bad), "")
         if bad and (cause := f"fault {bad}") not in self.warned:
             causes[cause] = found = f"diagnostics: {bad} is {seen[bad]:g}, allowed is {reports.POSSIBLE[bad][-1]}"
@@ -255,11 +256,13 @@ class Stepper:
             most = xp.minimum(proposal.values["gradient_steps"], guards.most_steps(self.loop))
             proposal = proposal._replace(values={**proposal.values, "gradient_steps": most})
         guard, is_far = state.guard, xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
-        if "approx_kl" in found.faults:  # the same again is that of an earlier update
+        if "approx_kl" in found.faults and self.is_guarded:
+            # The same again is that of an earlier update, unless it is 0, as where the policy is certain of its actions.
             again = (state.memory.updates > 1) & (found.diagnostics["approx_kl"] == guard.approx_kl)
-            again &= found.diagnostics["rate"] > 0.0
-            faults = found.faults | {"approx_kl": found.faults["approx_kl"] | (again & self.is_guarded)}
-            found = found._replace(faults=faults, sound=found.sound & ~faults["approx_kl"])
+            again &= (found.diagnostics["rate"] > 0.0) & (found.diagnostics["approx_kl"] > 0.0)
+            faults = found.faults | {"approx_kl": found.faults["approx_kl"] | again}
+            memory = found.memory._replace(sound=xp.where(again, state.memory.sound, found.memory.sound))
+            found = found._replace(faults=faults, sound=found.sound & ~faults["approx_kl"], memory=memory)
         is_unusual = is_far | ~found.sound
         if self.is_guarded:
             progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
