@@ -50,7 +50,7 @@ def test_runs_of_another_model_or_loop_run_again(tmp_path, monkeypatch):
     jobs = [job, job._replace(fingerprint="second fit"), job._replace(digest="another preset")]
     for asked in ([job, job], jobs):
         work = lambda job: made.append(job) or job._asdict()  # noqa: E731
-        sb3_rates.run_all(asked, tmp_path / "kept.jsonl", ThreadPoolExecutor(1), work)
+        sb3_rates.run_all(asked, tmp_path / "kept.jsonl", (ThreadPoolExecutor(1), 1), work)
     assert made == jobs
 
 
