@@ -517,6 +517,7 @@ def draw(study: Record, path: Path) -> None:
     alone.spines[["top", "right"]].set_visible(False)
     if alone.get_legend_handles_labels()[1]:
         alone.legend(frameon=False)
+    alone.set_visible(bool(marks))
     with_loops = [f for f in families if "loops" in study[f]]
     rows = {loop: [study[f]["loops"].get(f"feedback over loops minus schedule over loops, {loop}") for f in with_loops]
             for loop in (*LOOPS, "all loops")}  # fmt: skip
@@ -536,7 +537,7 @@ def draw(study: Record, path: Path) -> None:
                            color=palette(index), lw=1.0, ls=":")  # fmt: skip
     handles, labels = over_time.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    over_time.legend(unique.values(), unique.keys(), frameon=False)
+    over_time.legend(unique.values(), unique.keys(), frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     over_time.set_yscale("log")
     over_time.set_xlabel("share of the updates made")
     over_time.set_title("Rate (line) and clip range (dots) of the selected level", loc="left")
