@@ -16,7 +16,7 @@ from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown, write_picture
 from metastep.report.figures import alone, points
-from metastep.search import Searched
+from metastep.search.controller import model_parts
 from metastep.search.evolution import finite
 from pretraining import rates
 from pretraining.rates import GRID, Rate, Rates
@@ -49,7 +49,8 @@ def score_all(work: Work, command: str = "") -> dict[str, Any]:
         write_card(work, model, command)
         return scores
 
-    with Ahead(mdps.values()):
+    with Ahead(mdps.values()) as ahead:
+        ahead.prepare(model.network)
         for name, mdp in mdps.items():
             known[name] = final_test(work, name, mdp, model, universal)
             scores = keep()
@@ -70,7 +71,8 @@ def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel,
     own = GRID[tuned_rates(work, name, mdp).mean(axis=1).argmax()]
 
     def scores() -> Any:
-        controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), Searched(model=model)]
+        searched = for_all(mdp, *model_parts(model, mdp))
+        controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), searched]
         ran = work.play(f"test {name}", [block_of(mdp, each, work.seed, Stream.TEST) for each in controllers])
         found = finite(np.stack([rates.curve_scores(one, mdp) for one in ran]))[:, : work.plan.test_tasks]
         return {"own_rate": str(own), **dict(zip(METHODS, found.tolist(), strict=True))}
