@@ -58,13 +58,13 @@ def described(name: str, loop: Loop) -> dict[str, Any]:
     return found | {"batch_steps": loop.num_envs * loop.num_steps, "gradient_steps": loop.gradient_steps}
 
 
-def _table(name: str) -> dict[str, Loop]:
-    rows = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8"))[name]
-    lists: Any = {loop: {key: tuple(x) for key, x in own.items() if isinstance(x, list)} for loop, own in rows.items()}
-    return {loop: Loop(**own | lists[loop]) for loop, own in rows.items()}
+def _loop(row: dict[str, Any]) -> Loop:
+    return Loop(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
 
 
-LOOPS, SMALL_LOOPS = _table("full"), _table("small")
+_TABLE = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8"))
+LOOPS, SMALL_LOOPS = ({name: _loop(row) for name, row in _TABLE[use].items()} for use in ("full", "small"))
+SWAPPED: dict[str, str] = _TABLE["swapped"]  # by family
 
 
 def assigned(groups: Iterable[Sequence[str]], loops: Mapping[str, Loop]) -> dict[str, str]:

@@ -3,9 +3,9 @@
 Every family of the table has one of the loops (`pretraining.loops`), so that there are as many programs as families. Learners
 of 44 families are the population; eight of other classes select the generation and the level; the ten of the final test are
 not touched. Families come in a random order that is always the same, and loops take turns in each group, those of a few robots
-aside: all are in the search, all but `large` in the test, and the first eight of the table in the selection, with one at least of
-Stable-Baselines3, RL Zoo, CleanRL and PureJaxRL. Returns count in the unit of their task, fitness in that of its family, and scores
-on the selection families as a share of what the best universal schedule of the rate gains over no learning.
+aside: all are in the search, all but `large` in the test, and the first eight of the table in the selection, among them some of
+Stable-Baselines3, RL Zoo, CleanRL and PureJaxRL. Returns count in the unit of their task, fitness in that of its family, scores on
+the selection families as a share of what the best universal schedule of the rate gains over no learning.
 
 Levels branch first: the constant up to a third of the generations, from there the schedule up to two thirds, from there feedback
 to the end. Then the schedule and the constant are searched to the end, to be compared with it. Where the time is up, the levels
@@ -39,7 +39,7 @@ from metastep.search.model import places
 from metastep.search.network import BUDGET
 from pretraining import loops, rates
 from pretraining.families import SETTINGS, TEST, TRAINING, build
-from pretraining.loops import LOOPS, SMALL_LOOPS, Loop
+from pretraining.loops import LOOPS, SMALL_LOOPS, SWAPPED, Loop
 from pretraining.work import Ahead, Folder, OutOfTime, Work, for_all, open_folder
 
 Mdps = Mapping[str, ActorCriticMDP]
@@ -123,13 +123,9 @@ _FEW = ("springs", "catch", "bandit-continuous", "tabular", "integrator", "netwo
 _OTHERS = ("tanks", "pursuit", "prey-discrete"), ("queues", "stock", "room")
 _SMALL: Any = {"learners": 64, "families_at_once": 2, "generations": 18, "validate_every": 6, "tuning_tasks": 16}
 _SMALL |= {"tuned_every": 1, "test_tasks": 32, "sizes": (2, 4)}
-# Loops of robots on MuJoCo, which others swap for theirs. With 20,000 to 40,000 steps one after another, a block takes several
-# times as long as with the loops for robots (compiling does not), but hopper and swimmer have 7 of the 288 blocks each.
-_SWAPPED = {"hopper": "sb3", "tabular-small": "ours", "swimmer": "cleanrl-continuous", "springs": "cleanrl"}
-_SWAPPED |= {"worm": "zoo-mujoco", "reacher": "ours"}
 _SEARCH = shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES])
 PLANS = {
-    "full": Plan(_SEARCH, shuffled(_SELECTION), loop_of=_SWAPPED),
+    "full": Plan(_SEARCH, shuffled(_SELECTION), loop_of=SWAPPED),
     "quick": Plan(_FEW, *_OTHERS, SMALL_LOOPS, **_SMALL),  # 20 minutes on two cores
 }
 
@@ -155,6 +151,7 @@ def train(work: Work) -> SearchedModel:
         network, course = found[level]
         about: Any = {"universal_rate": rates.GRID[universal]._asdict(), "selection_scores": shares}
         about["generations"] = {name: own.generation for name, (_, own) in found.items()}
+        about["judged"] = {name: own.scores[-1][0] for name, (_, own) in found.items()}  # the last one
         recorded: Any = {"validation": levels, "seed": work.seed, "search_steps": course.steps, "configuration": {}}
 
         def save(low: Any, high: Any, num: int) -> SearchedModel:
@@ -168,10 +165,10 @@ def train(work: Work) -> SearchedModel:
 
 
 def is_finished(model: SearchedModel, plan: Plan) -> bool:
-    """Return whether all levels were searched to their end, and ranges of features are those of all families."""
+    """Return whether all levels were searched and judged to their end, and ranges of features are those of all families."""
     known, num = model.record.configuration, len(plan.search) + len(plan.selection)
     ends = {level: plan.search_settings().of_level(level)[0].generations for level in plan.levels}
-    return bool(known["generations"] == ends) and known.get("families_in_ranges") == num
+    return [known.get(name) for name in ("generations", "judged", "families_in_ranges")] == [ends, ends, num]
 
 
 def tuned_rates(work: Work, family: str, mdp: ActorCriticMDP) -> rates.Scores:

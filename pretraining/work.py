@@ -159,7 +159,7 @@ class Ahead:
         """Print why a program was not compiled, once: a block that needs it tries again, and takes long."""
         if not done.cancelled() and done.exception() and mdp not in self._failed:
             self._failed.append(mdp)
-            print(f"{mdp.env.name} was not compiled ahead: {str(done.exception()):.500}", flush=True)
+            print(f"{mdp.env.name} was not compiled ahead: {done.exception()!s:.500}", flush=True)
 
     def __enter__(self) -> "Ahead":
         return self

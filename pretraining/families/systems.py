@@ -23,9 +23,7 @@ CarState = namedtuple("CarState", "x y heading speed")  # from the goal
 # fast, tilted and turning a landing may be, and what a step of the main and of a side engine costs.
 TICK, SIDE_POWER, LEVER, FOOT, WIDTH, HEIGHT, SPEED = 0.05, 0.1, 0.5, 0.5, 10.0, 8.0, 5.0
 GENTLE, FUEL = (1.0, 0.3, 0.5), (0.3, 0.03)
-LanderState = namedtuple(
-    "LanderState", "x y angle x_speed y_speed spin"
-)  # beside the pad, above the ground, to the left
+LanderState = namedtuple("LanderState", "x y angle x_speed y_speed spin")  # from the pad; the angle is to the left
 
 
 class Prey(Family):
