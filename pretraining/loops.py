@@ -1,7 +1,4 @@
-"""Training loops as people have them, the table loops.toml, and the meta-MDP of a family of the table under one of them.
-
-Their shapes decide what is compiled: a program belongs to one family and one loop. All hyperparameters of an update are traced.
-"""
+"""Training loops as people have them, the table loops.toml, and the meta-MDP of a family under one: a program for each pair."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +56,8 @@ def described(name: str, loop: Loop) -> dict[str, Any]:
 
 
 def _loop(row: dict[str, Any]) -> Loop:
-    return Loop(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+    lists: Any = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    return Loop(**row | lists)
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8"))

@@ -4,14 +4,12 @@ Every family of the table has one of the loops (`pretraining.loops`), so that th
 of 44 families are the population; eight of other classes select the generation and the level; the ten of the final test are
 not touched. Families come in a random order that is always the same, and loops take turns in each group, those of a few robots
 aside: all are in the search, all but `large` in the test, and the first eight of the table in the selection, among them some of
-Stable-Baselines3, RL Zoo, CleanRL and PureJaxRL. Returns count in the unit of their task, fitness in that of its family, scores on
-the selection families as a share of what the best universal schedule of the rate gains over no learning.
+Stable-Baselines3, RL Zoo, CleanRL and PureJaxRL. Returns count in the unit of their task, fitness in that of its family, scores
+on the selection families as a share of what the best universal schedule of the rate gains over no learning.
 
 Levels branch first: the constant up to a third of the generations, from there the schedule up to two thirds, from there feedback
 to the end. Then the schedule and the constant are searched to the end, to be compared with it. Where the time is up, the levels
-that are there are compared, and the same command goes on later.
-
-How long all this takes on a GPU is in docs/pretraining.md.
+that are there are compared, and the same command goes on later; docs/pretraining.md says how long all this takes on a GPU.
 """
 
 import dataclasses
@@ -95,10 +93,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return all settings as JSON holds them."""
-        known = dataclasses.asdict(self)
-        known["loops"] = [loops.described(name, loop) for name, loop in self.loops.items()]
-        found: dict[str, Any] = json.loads(json.dumps(known))
-        return found
+        known = asdict(self) | {"loops": [loops.described(name, loop) for name, loop in self.loops.items()]}
+        return dict(json.loads(json.dumps(known)))
 
     def mdps(self, families: Sequence[str], *, twins: int = 1) -> dict[str, ActorCriticMDP]:
         """Return the meta-MDPs of families under their loops; blocks of two twins are for search, of one for all else."""
@@ -175,8 +171,7 @@ def tuned_rates(work: Work, family: str, mdp: ActorCriticMDP) -> rates.Scores:
     """Return the scores (schedules, tasks) of all schedules of the rate for a family."""
     num = work.plan.tuning_tasks
     tried = partial(work.run, "rates", rates.trying(mdp, work.seed, num), rates.num_blocks(mdp, num))
-    known = work.kept(f"rates/{family}", lambda: tried().tolist())
-    return np.array(known, np.float64)
+    return np.array(work.kept(f"rates/{family}", lambda: tried().tolist()), np.float64)
 
 
 def references(work: Work, judges: Mdps, universal: int) -> dict[str, Any]:
@@ -190,7 +185,7 @@ class _Paused(Exception):
 
 
 def search_levels(
-    work: Work, population: Mdps, judges: Mdps, worth: Mapping[str, Any], ahead: Ahead, is_whole: bool = False
+    work: Work, population: Mdps, judges: Mdps, worth: Any, ahead: Ahead, is_whole: bool = False
 ) -> Found:
     """Search all levels, and keep every generation; return those that are there when the time is up, unless `is_whole`."""
     search, families, half = work.plan.search_settings(), [*population.values()], work.plan.learners // 2
@@ -326,7 +321,6 @@ def ranges(work: Work, network: Network, weights: Weights, mdps: Mdps) -> tuple[
         with suppress(OutOfTime):
             found.append(work.kept(f"ranges/{family}", ends, weights.tolist()))
 
-    # Where no programs were compiled ahead, these compile side by side.
     with work.tracker.stage("ranges", len(mdps), "families") as stage, ThreadPoolExecutor(4) as pool:
         for _ in pool.map(observe, mdps):
             stage.advance(1.0)

@@ -139,10 +139,7 @@ _TRACING = Lock()
 
 
 class Ahead:
-    """Compiles the programs of meta-MDPs in threads, in the order of their use, while others already run.
-
-    On a CPU blocks run in threads and processes of their own, which compile what they need.
-    """
+    """Compiles the programs of meta-MDPs in threads, in the order of their use, while others already run; not on a CPU."""
 
     def __init__(self, mdps: Iterable[ActorCriticMDP], threads: int | None = None) -> None:
         self._pool = ThreadPoolExecutor(threads or os.cpu_count())
