@@ -219,6 +219,22 @@ def test_an_interrupted_search_becomes_a_model_of_the_better_of_its_best_and_las
         assert scores == max(first, last, key=lambda own: own["tanks"])
 
 
+def test_there_must_be_time_for_judging_and_for_the_form_of_feedback(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    class Counting(Clock):
+        def seconds(self, blocks: float) -> float:
+            return blocks
+
+        def check(self, seconds: float = 0.0) -> None:
+            asked.append(seconds)
+
+    rare = replace(PLAN, generations=6, validate_every=2, levels=("constant", "feedback"))
+    train(Work(open_plan(tmp_path, rare, 1), rare, 1, Counting(), Silent()))
+    # A block of a generation, one more where its mean is judged, and up to eight before feedback.
+    assert {*asked} == {0.0, 1.0, 2.0, 8.0}
+
+
 def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
     ran = CliRunner().invoke(command.app, ["train", "--plan", "huge", "--out", str(tmp_path)])
     assert ran.exit_code == 2
