@@ -5,6 +5,7 @@ import shlex
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ def _open(
     generations: Annotated[int | None, typer.Option(help="In place of the plan's.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,
 ) -> Any:
-    """Return the work of a plan in a folder, without its tracker."""
+    """Return the work of a plan in a folder, as a function of its tracker."""
     from metastep import InputError
     from pretraining.recipe import PLANS, open_plan
     from pretraining.work import Clock, Work
@@ -35,8 +36,7 @@ def _open(
     if plan not in PLANS:
         raise InputError(f"--plan: {plan!r} must be one of {', '.join(PLANS)}.")
     wanted = PLANS[plan] if generations is None else replace(PLANS[plan], generations=generations)
-    later: Any = None  # the tracker
-    return Work(open_plan(out, wanted, seed), wanted, seed, Clock(minutes), later)
+    return partial(Work, open_plan(out, wanted, seed), wanted, seed, Clock(minutes))
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def train(terminal: Any, work: Any) -> None:
     from pretraining.score import write_card
 
     with _until_the_time_is_up():
-        model = search(work._replace(tracker=terminal))
+        model = search(work := work(terminal))
         write_card(work, model, _command())
         for found in model.record.validation:
             marked = " selected" * (found.level == model.record.level)
@@ -82,7 +82,7 @@ def score(terminal: Any, work: Any) -> None:
     from pretraining.score import score_all
 
     with _until_the_time_is_up():
-        for name, row in score_all(work._replace(tracker=terminal), _command())["rows"].items():
+        for name, row in score_all(work(terminal), _command())["rows"].items():
             shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
             print(f"{name} ({row['loop']}): over the universal rate {shown(*row['over_universal'])}, ", end="")
             print(f"over its own ({row['own_rate']}) {shown(*row['over_own'])}")

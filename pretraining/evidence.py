@@ -44,12 +44,8 @@ METHODS = {"model": "model", "default": "SB3's default", "linear": "linear annea
 METHODS |= {"universal": "universal schedule", "zoo": "RL Zoo, tuned"}
 BOX2D = ("LunarLander", "BipedalWalker")
 ENVS = (*list(ZOO)[:3], "Pusher-v5", *list(ZOO)[3:])  # RL Zoo has no settings for Pusher
-RATE, POINTS, EPISODES, FIRST = (
-    3e-4,
-    100,
-    16,
-    4,
-)  # the default; points of a kept curve; episodes of a return, and before
+RATE, POINTS = 3e-4, 100  # the default, and points of a kept curve
+EPISODES, FIRST = 16, 4  # of a return, and before the first update
 OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("model", MODEL, "a name, a file or the folder of a run"),
     ("universal", "", f"a schedule; by default that in the model's record, or {UNIVERSAL}"),

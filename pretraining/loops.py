@@ -1,7 +1,4 @@
-"""Training loops as people have them, the table loops.toml, and the meta-MDP of a family of the table under one of them.
-
-Their shapes decide what is compiled: a program belongs to one family and one loop. All hyperparameters of an update are traced.
-"""
+"""Training loops as people have them, the table loops.toml, and the meta-MDP of a family under one: a program for each pair."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,13 +55,14 @@ def described(name: str, loop: Loop) -> dict[str, Any]:
     return found | {"batch_steps": loop.num_envs * loop.num_steps, "gradient_steps": loop.gradient_steps}
 
 
-def _table(name: str) -> dict[str, Loop]:
-    rows = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8"))[name]
-    lists: Any = {loop: {key: tuple(x) for key, x in own.items() if isinstance(x, list)} for loop, own in rows.items()}
-    return {loop: Loop(**own | lists[loop]) for loop, own in rows.items()}
+def _loop(row: dict[str, Any]) -> Loop:
+    lists: Any = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    return Loop(**row | lists)
 
 
-LOOPS, SMALL_LOOPS = _table("full"), _table("small")
+_TABLE = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8"))
+LOOPS, SMALL_LOOPS = ({name: _loop(row) for name, row in _TABLE[use].items()} for use in ("full", "small"))
+SWAPPED: dict[str, str] = _TABLE["swapped"]  # by family
 
 
 def assigned(groups: Iterable[Sequence[str]], loops: Mapping[str, Loop]) -> dict[str, str]:

@@ -113,9 +113,7 @@ def tables_of(scores: Sequence[Scores], methods: Sequence[str], labels: Mapping[
     return [*parts, Paragraph("Mean area, as a return:"), Table(header, cells, numeric=range(1, len(header)))]
 
 
-def pictures_of(
-    loop: str, scores: Sequence[Scores], methods: Sequence[str], labels: Mapping[str, str]
-) -> list[Picture]:
+def pictures_of(loop: str, scores: Sequence[Scores], methods: Sequence[str], labels: Any) -> list[Picture]:
     """Draw interquartile means and performance profiles, and a curve for each environment."""
     rows = [each.scores() for each in scores]
     means, runs = stratified(rows)[0], np.concatenate(rows, axis=1)

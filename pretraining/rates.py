@@ -1,7 +1,4 @@
-"""Rates without a model: constant or falling linearly, the best for a family, and the best for all, which a model must beat.
-
-Here, too, scores become comparable between families: as shares of a gain (`share`).
-"""
+"""Rates without a model: the best for a family and the best for all, which a model must beat, and shares of their gains."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,16 +2,14 @@
 
 Every family of the table has one of the loops (`pretraining.loops`), so that there are as many programs as families. Learners
 of 44 families are the population; eight of other classes select the generation and the level; the ten of the final test are
-not touched. Families come in a random order that is always the same, and loops take turns in each of the three groups, so that
-those of Stable-Baselines3, RL Zoo, CleanRL and PureJaxRL are in all of them. Returns count in the unit of their task, fitness in
-that of its family, and scores on the selection families as a share of what the best universal schedule of the rate gains over no
-learning: 1 is as good as that schedule.
+not touched. Families come in a random order that is always the same, and loops take turns in each group, those of a few robots
+aside: all are in the search, all but `large` in the test, and the first eight of the table in the selection, among them some of
+Stable-Baselines3, RL Zoo, CleanRL and PureJaxRL. Returns count in the unit of their task, fitness in that of its family, scores
+on the selection families as a share of what the best universal schedule of the rate gains over no learning.
 
 Levels branch first: the constant up to a third of the generations, from there the schedule up to two thirds, from there feedback
 to the end. Then the schedule and the constant are searched to the end, to be compared with it. Where the time is up, the levels
-that are there are compared, and the same command goes on later.
-
-How long all this takes on a GPU is in docs/pretraining.md.
+that are there are compared, and the same command goes on later; docs/pretraining.md says how long all this takes on a GPU.
 """
 
 import dataclasses
@@ -25,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from metastep import ActorCriticMDP, InputError, SearchedModel, load_model
 from metastep.envs import choices_of
@@ -38,7 +37,7 @@ from metastep.search.model import places
 from metastep.search.network import BUDGET
 from pretraining import loops, rates
 from pretraining.families import SETTINGS, TEST, TRAINING, build
-from pretraining.loops import LOOPS, SMALL_LOOPS, Loop
+from pretraining.loops import LOOPS, SMALL_LOOPS, SWAPPED, Loop
 from pretraining.work import Ahead, Folder, OutOfTime, Work, for_all, open_folder
 
 Mdps = Mapping[str, ActorCriticMDP]
@@ -94,10 +93,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return all settings as JSON holds them."""
-        known = dataclasses.asdict(self)
-        known["loops"] = [loops.described(name, loop) for name, loop in self.loops.items()]
-        found: dict[str, Any] = json.loads(json.dumps(known))
-        return found
+        known = asdict(self) | {"loops": [loops.described(name, loop) for name, loop in self.loops.items()]}
+        return dict(json.loads(json.dumps(known)))
 
     def mdps(self, families: Sequence[str], *, twins: int = 1) -> dict[str, ActorCriticMDP]:
         """Return the meta-MDPs of families under their loops; blocks of two twins are for search, of one for all else."""
@@ -122,8 +119,9 @@ _FEW = ("springs", "catch", "bandit-continuous", "tabular", "integrator", "netwo
 _OTHERS = ("tanks", "pursuit", "prey-discrete"), ("queues", "stock", "room")
 _SMALL: Any = {"learners": 64, "families_at_once": 2, "generations": 18, "validate_every": 6, "tuning_tasks": 16}
 _SMALL |= {"tuned_every": 1, "test_tasks": 32, "sizes": (2, 4)}
+_SEARCH = shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES])
 PLANS = {
-    "full": Plan(shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES]), shuffled(_SELECTION)),
+    "full": Plan(_SEARCH, shuffled(_SELECTION), loop_of=SWAPPED),
     "quick": Plan(_FEW, *_OTHERS, SMALL_LOOPS, **_SMALL),  # 20 minutes on two cores
 }
 
@@ -147,29 +145,33 @@ def train(work: Work) -> SearchedModel:
         shares, weights = judge(work, found, judges, worth)
         level, levels = select(shares)
         network, course = found[level]
-        low, high = ranges(work, network, weights[level], judges | population)
-    recorded: Any = {"feature_low": low, "feature_high": high, "validation": levels, "seed": work.seed}
-    recorded |= {"search_steps": course.steps, "configuration": {}}
-    model = searched_model(next(iter(judges.values())), network, weights[level], **recorded)
-    about = {"universal_rate": rates.GRID[universal]._asdict(), "selection_scores": shares}
-    about["generations"] = {name: own.generation for name, (_, own) in found.items()}
-    model = with_record(model, plan, about)
-    save_model(model, file)
-    return model
+        about: Any = {"universal_rate": rates.GRID[universal]._asdict(), "selection_scores": shares}
+        about["generations"] = {name: own.generation for name, (_, own) in found.items()}
+        about["judged"] = {name: own.scores[-1][0] for name, (_, own) in found.items()}  # the last one
+        recorded: Any = {"validation": levels, "seed": work.seed, "search_steps": course.steps, "configuration": {}}
+
+        def save(low: Any, high: Any, num: int) -> SearchedModel:
+            ends = {"feature_low": low, "feature_high": high}
+            model = searched_model(next(iter(judges.values())), network, weights[level], **ends, **recorded)
+            save_model(model := with_record(model, plan, about | {"families_in_ranges": num}), file)
+            return model
+
+        save(*ranges(work, network, weights[level], {}))  # what fails from here on loses no model
+        return save(*ranges(work, network, weights[level], judges | population))
 
 
 def is_finished(model: SearchedModel, plan: Plan) -> bool:
-    """Return whether all levels were searched to their end."""
+    """Return whether all levels were searched and judged to their end, and ranges of features are those of all families."""
+    known, num = model.record.configuration, len(plan.search) + len(plan.selection)
     ends = {level: plan.search_settings().of_level(level)[0].generations for level in plan.levels}
-    return bool(model.record.configuration["generations"] == ends)
+    return [known.get(name) for name in ("generations", "judged", "families_in_ranges")] == [ends, ends, num]
 
 
 def tuned_rates(work: Work, family: str, mdp: ActorCriticMDP) -> rates.Scores:
     """Return the scores (schedules, tasks) of all schedules of the rate for a family."""
     num = work.plan.tuning_tasks
     tried = partial(work.run, "rates", rates.trying(mdp, work.seed, num), rates.num_blocks(mdp, num))
-    known = work.kept(f"rates/{family}", lambda: tried().tolist())
-    return np.array(known, np.float64)
+    return np.array(work.kept(f"rates/{family}", lambda: tried().tolist()), np.float64)
 
 
 def references(work: Work, judges: Mdps, universal: int) -> dict[str, Any]:
@@ -183,7 +185,7 @@ class _Paused(Exception):
 
 
 def search_levels(
-    work: Work, population: Mdps, judges: Mdps, worth: Mapping[str, Any], ahead: Ahead, is_whole: bool = False
+    work: Work, population: Mdps, judges: Mdps, worth: Any, ahead: Ahead, is_whole: bool = False
 ) -> Found:
     """Search all levels, and keep every generation; return those that are there when the time is up, unless `is_whole`."""
     search, families, half = work.plan.search_settings(), [*population.values()], work.plan.learners // 2
@@ -194,8 +196,14 @@ def search_levels(
     def left(level: Level, at: int) -> int:
         return evolution.num_blocks(search, families, half, level, at, held_out)
 
-    def form(level: Level, simpler: Start | None) -> Any:  # that of feedback has to be simulated
-        return asdict(evolution.network_of(level, search, families, work.seed, simpler))
+    def form(level: Level, simpler: Start | None) -> Any:
+        work.clock.check(work.clock.seconds(8 * (level == "feedback")))  # blocks that it simulates
+        for first in range(len(families)):
+            try:
+                return asdict(evolution.network_of(level, search, families[first:], work.seed, simpler))
+            except InputError as error:  # a family all of whose learners diverged: those after it are others
+                print(f"{level}: {error}", flush=True)
+        raise InputError(f"search: no families say what the features of {level} are like.")
 
     def go_on(start: Start, until: int) -> Course:
         """Search a level until its mean of a generation was judged."""
@@ -214,7 +222,8 @@ def search_levels(
         def keep(_: Level, course: Course) -> None:
             searching.keep_course(run, level, course)
             reached(course)
-            work.clock.check(work.clock.seconds(len(search.in_turn(families, 0))))  # for another generation
+            at = course.generation  # for which, and for judging it, there must be time
+            work.clock.check(work.clock.seconds(left(level, at) - left(level, at + 1)))
 
         at = {each: found[each][1].generation if each in found else 0 for each in search.levels}
         work.announce(f"search {level}", sum(left(*each) for each in at.items()) + work.clock.reserve)
@@ -281,38 +290,43 @@ def select(shares: Shares) -> tuple[Level, tuple[LevelScore, ...]]:
     select anything but the simplest one.
     """
     numbers = {level: np.array([*shares[level].values()]) for level in LEVELS if level in shares}
-    errors = {level: own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else 0.0 for level, own in numbers.items()}
-    scores = tuple(LevelScore(level, float(own.mean()), float(errors[level])) for level, own in numbers.items())
+    errors = [float(stats.sem(own)) if len(own) > 1 else 0.0 for own in numbers.values()]
+    scores = tuple(map(LevelScore, numbers, (float(own.mean()) for own in numbers.values()), errors))
     best = max(each.score for each in scores)
     return next(each.level for each in scores if each.score >= best - MARGIN), scores
 
 
-def ranges(work: Work, network: Network, weights: Weights, mdps: Mdps) -> list[list[float]]:
-    """Return the least and the largest number of every feature that a controller sees, over all families and their loops.
+def ranges(work: Work, network: Network, weights: Weights, mdps: Mdps) -> tuple[Any, Any, int]:
+    """Return the least and the largest number of every feature that a controller sees, over families and their loops.
 
-    Where the time is up, over those that are there, but at least one.
+    The third number is how many these are, fewer where the time is up; a family all of whose learners diverge counts, but says
+    nothing. Where none says anything, features are within two deviations of their mean before the search.
     """
-    names, _ = places(next(iter(mdps.values())), network)
-    if {*names} <= {BUDGET}:  # known without simulating
-        return [[0.0] * len(names), [1.0] * len(names)]
+    if {*network.features} <= {BUDGET}:  # known without simulating
+        return [0.0] * len(network.features), [1.0] * len(network.features), len(mdps)
     found = list[Any]()
 
     def observe(family: str) -> Any:
         def ends() -> Any:
-            work.clock.check(0.0 if found else -np.inf)
-            controller = for_all(mdps[family], network, weights)
-            rows = evolution.observed(mdps[family], controller, names, work.seed, Stream.VALIDATION)
+            work.clock.check()
+            mdp = mdps[family]
+            names, controller = places(mdp, network)[0], for_all(mdp, network, weights)
+            try:
+                rows = evolution.observed(mdp, controller, names, work.seed, Stream.VALIDATION)
+            except InputError as error:
+                print(f"ranges of features go without {family}: {error}", flush=True)
+                return []
             return rows.min(axis=0).tolist(), rows.max(axis=0).tolist()
 
         with suppress(OutOfTime):
             found.append(work.kept(f"ranges/{family}", ends, weights.tolist()))
 
-    # Each needs a small program of its own: they compile side by side.
     with work.tracker.stage("ranges", len(mdps), "families") as stage, ThreadPoolExecutor(4) as pool:
         for _ in pool.map(observe, mdps):
             stage.advance(1.0)
-    low, high = zip(*found, strict=True)
-    return [np.min(low, axis=0).tolist(), np.max(high, axis=0).tolist()]
+    usual = np.array(network.mean) + 2.0 * np.array([[-1.0], [1.0]]) * np.array(network.spread)
+    low, high = zip(*[each for each in found if each] or [usual.tolist()], strict=True)
+    return np.min(low, axis=0).tolist(), np.max(high, axis=0).tolist(), len(found)
 
 
 def with_record(model: SearchedModel, plan: Plan, about: Mapping[str, Any]) -> SearchedModel:

@@ -1,7 +1,4 @@
-"""The final test of a model on families that took no part in anything else, scores by the number of families, and the card.
-
-`python -m pretraining score` does the final test first. Every family, generation and number is kept once it is done.
-"""
+"""The final test of a model on families that took no part in anything else, scores by the number of families, and the card."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,7 +13,7 @@ from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown, write_picture
 from metastep.report.figures import alone, points
-from metastep.search import Searched
+from metastep.search.controller import model_parts
 from metastep.search.evolution import finite
 from pretraining import rates
 from pretraining.rates import GRID, Rate, Rates
@@ -49,7 +46,8 @@ def score_all(work: Work, command: str = "") -> dict[str, Any]:
         write_card(work, model, command)
         return scores
 
-    with Ahead(mdps.values()):
+    with Ahead(mdps.values()) as ahead:
+        ahead.prepare(model.network)
         for name, mdp in mdps.items():
             known[name] = final_test(work, name, mdp, model, universal)
             scores = keep()
@@ -65,21 +63,21 @@ def score_all(work: Work, command: str = "") -> dict[str, Any]:
     return scores
 
 
-def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel, universal: Rate) -> dict[str, Any]:
+def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel, universal: Rate) -> Any:
     """Return the scores of all methods on the same test tasks of a family, by method, and its own best schedule."""
     own = GRID[tuned_rates(work, name, mdp).mean(axis=1).argmax()]
 
     def scores() -> Any:
-        controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), Searched(model=model)]
+        searched = for_all(mdp, *model_parts(model, mdp))
+        controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), searched]
         ran = work.play(f"test {name}", [block_of(mdp, each, work.seed, Stream.TEST) for each in controllers])
         found = finite(np.stack([rates.curve_scores(one, mdp) for one in ran]))[:, : work.plan.test_tasks]
         return {"own_rate": str(own), **dict(zip(METHODS, found.tolist(), strict=True))}
 
-    found: dict[str, Any] = work.kept(f"test/{name}", scores, model.fingerprint)
-    return found
+    return work.kept(f"test/{name}", scores, model.fingerprint)
 
 
-def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, universal: Rate) -> list[float]:
+def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, universal: Rate) -> Any:
     """Search one level with the first so many families of the plan; return its leads on all families of the test."""
     plan = replace(work.plan, search=work.plan.search[:number], levels=(level,), generations=work.plan.size_generations)
     folder = open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed)
@@ -96,8 +94,7 @@ def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, univ
         scores = (rates.curve_scores(one, mdps[name])[: plan.test_tasks] for name, one in zip(mdps, ran, strict=True))
         return [rates.share(own, *_reference(known[name])) for name, own in zip(mdps, scores, strict=True)]
 
-    found: list[float] = inside.kept("leads", leads, {name: own["universal"] for name, own in known.items()})
-    return found
+    return inside.kept("leads", leads, {name: own["universal"] for name, own in known.items()})
 
 
 def _reference(known: Any) -> tuple[float, float]:

@@ -5,7 +5,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -14,13 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from metastep import ActorCriticMDP, InputError, Tracker
+from metastep import ActorCriticMDP, InputError, Tracker, features
 from metastep.experiments.searching import storage
 from metastep.mdp import Tasks
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockResult, BlockRun, run_plans
 from metastep.rules.spaces import usual_values
 from metastep.search import Network, Searched
+from metastep.search.model import places
+from metastep.search.network import BUDGET
 
 
 class OutOfTime(Exception):
@@ -136,21 +139,24 @@ _TRACING = Lock()
 
 
 class Ahead:
-    """Compiles the programs of meta-MDPs in threads, in the order of their use, while others already run.
-
-    On a CPU blocks run in threads and processes of their own, which compile what they need.
-    """
+    """Compiles the programs of meta-MDPs in threads, in the order of their use, while others already run; not on a CPU."""
 
     def __init__(self, mdps: Iterable[ActorCriticMDP], threads: int | None = None) -> None:
         self._pool = ThreadPoolExecutor(threads or os.cpu_count())
         self._mdps = [*mdps] if jax.default_backend() != "cpu" else []
-        for mdp in self._mdps:
-            self._pool.submit(compile_programs, mdp)
+        self._failed = list[ActorCriticMDP]()
+        self.prepare()
 
-    def prepare(self, network: Network) -> None:
-        """Compile the controllers of this form for all of them."""
+    def prepare(self, *form: Network) -> None:
+        """Compile the controllers of this form, and the features that they observe, for all of them."""
         for mdp in self._mdps:
-            self._pool.submit(compile_programs, mdp, network)
+            self._pool.submit(compile_programs, mdp, *form).add_done_callback(partial(self._report, mdp))
+
+    def _report(self, mdp: ActorCriticMDP, done: Future[None]) -> None:
+        """Print why a program was not compiled, once: a block that needs it tries again, and takes long."""
+        if not done.cancelled() and done.exception() and mdp not in self._failed:
+            self._failed.append(mdp)
+            print(f"{mdp.env.name} was not compiled ahead: {done.exception()!s:.500}", flush=True)
 
     def __enter__(self) -> "Ahead":
         return self
@@ -168,6 +174,8 @@ def compile_programs(mdp: ActorCriticMDP, network: Network | None = None) -> Non
     if network is not None:
         controller = for_all(mdp, network, np.zeros(network.num_weights, np.float32))
         jax.block_until_ready(controller.propose(controller.init(mdp, learners), learners))
+        if {*network.features} > {BUDGET}:  # for their ranges
+            jax.block_until_ready(features.compute(mdp, places(mdp, network)[0], learners))
     else:
         jax.block_until_ready(mdp.advance(learners, own_values(mdp, mdp.block_size)))
 

@@ -53,5 +53,3 @@ def build(name: str) -> Env:
 
 for _name in SETTINGS:
     register(_name, partial(build, _name))
-
-__all__ = ["SETTINGS", "TEST", "TRAINING", "Setting", "build"]

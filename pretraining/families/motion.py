@@ -11,8 +11,7 @@ from metastep.envs.base import State
 from metastep.envs.cartpole import CartPoleState, euler_step
 from pretraining.families.base import Family, Scalars, clipped, tasks
 
-# Of three masses, from rest.
-SpringsState = namedtuple("SpringsState", "place_1 place_2 place_3 speed_1 speed_2 speed_3")
+SpringsState = namedtuple("SpringsState", "place_1 place_2 place_3 speed_1 speed_2 speed_3")  # places from rest
 IntegratorState = namedtuple("IntegratorState", "axes time")  # for every axis the place and its derivatives
 TwoPolesState = namedtuple("TwoPolesState", "position angle_1 angle_2 speed spin_1 spin_2")  # angles from upright
 BeamState = namedtuple("BeamState", "ball tilt speed spin")  # the ball is between -1 and 1
@@ -52,9 +51,7 @@ class Integrator(Family):
     context_space: ContextSpace = tasks("gain 1 3, drag 0 1, radius 0 0.8, pace 0.2 1")
     order: int = 2  # which derivative of the place the action is, up to `gain`
     axes: int = 1  # how many there are
-    ends: bool = (
-        False  # whether being 3 away from the origin, where place and derivatives are cut off, ends and costs 20
-    )
+    ends: bool = False  # whether being 3 away from the origin, where all numbers are cut off, ends and costs 20
     name, num_observations = "integrator", property(lambda self: self.axes * (self.order + 1))
     num_actions = reset_noise = property(lambda self: self.axes)
 

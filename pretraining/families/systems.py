@@ -10,12 +10,11 @@ from jax import Array
 from metastep.envs import Context, ContextSpace, Step, runge_kutta, sincos, wrap
 from metastep.envs.base import State
 from pretraining.families.base import Family, Scalars, clipped, tasks
-from pretraining.families.tables import key_of, one_hot
+from pretraining.families.tables import Seen, key_of, one_hot
 
 PreyState = namedtuple("PreyState", "prey predators")  # in units of their balance without hunting
 TanksState = namedtuple("TanksState", "first second third")  # levels
 StockState = namedtuple("StockState", "store soon later phase")  # what is there and arrives, and the season from 0 to 1
-NetworkState = namedtuple("NetworkState", "numbers")  # all of them are seen
 DroneState = namedtuple("DroneState", "x y tilt x_speed y_speed spin")  # from the target; the tilt is to the left
 CarState = namedtuple("CarState", "x y heading speed")  # from the goal
 # Of the lander: time of a step (s), share of a side engine in the main one, how far above the centre of mass side engines push
@@ -23,9 +22,7 @@ CarState = namedtuple("CarState", "x y heading speed")  # from the goal
 # fast, tilted and turning a landing may be, and what a step of the main and of a side engine costs.
 TICK, SIDE_POWER, LEVER, FOOT, WIDTH, HEIGHT, SPEED = 0.05, 0.1, 0.5, 0.5, 10.0, 8.0, 5.0
 GENTLE, FUEL = (1.0, 0.3, 0.5), (0.3, 0.03)
-LanderState = namedtuple(
-    "LanderState", "x y angle x_speed y_speed spin"
-)  # beside the pad, above the ground, to the left
+LanderState = namedtuple("LanderState", "x y angle x_speed y_speed spin")  # from the pad; the angle is to the left
 
 
 class Prey(Family):
@@ -107,8 +104,8 @@ class RandomNetwork(Family):
     name, num_actions = "network", 2
     num_observations = reset_noise = property(lambda self: self.size)
 
-    def reset(self, context: Context, noise: Scalars) -> NetworkState:
-        return NetworkState(tuple(0.5 * normal for normal in noise))
+    def reset(self, context: Context, noise: Scalars) -> Seen:
+        return Seen(tuple(0.5 * normal for normal in noise))
 
     def observe(self, context: Context, state: State) -> Scalars:
         return state.numbers
@@ -126,7 +123,7 @@ class RandomNetwork(Family):
         after = numbers + 0.1 * drift
         reward = jnp.tanh(pay @ after)[0] - 0.01 * jnp.sum(pushed**2)
         is_out = (jnp.max(jnp.abs(after)) > 1.5) & self.ends
-        return Step(NetworkState(tuple(after)), reward + jnp.where(is_out, 0.0, float(self.ends)), is_out)
+        return Step(Seen(tuple(after)), reward + jnp.where(is_out, 0.0, float(self.ends)), is_out)
 
 
 class DiscreteNetwork(RandomNetwork):

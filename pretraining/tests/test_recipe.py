@@ -1,6 +1,7 @@
 """The whole recipe at a tiny scale: rates, search, selection, model, final test, card; stopped and resumed to the same bytes."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -17,17 +18,19 @@ from metastep import InputError, load_model
 from metastep._core.progress import Silent
 from metastep.cli import app as metastep
 from metastep.experiments import searching
+from metastep.fqi.guard import unlike
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
-from metastep.search import LEVELS, Network
+from metastep.search import LEVELS, Network, evolution
 from metastep.simulation.engine import compiled
 from pretraining import __main__ as command
 from pretraining import recipe, work
 from pretraining.families import SETTINGS, TEST
 from pretraining.families.robots import Robot
-from pretraining.loops import LOOPS, Loop, build_mdp
+from pretraining.loops import LOOPS, Loop, build_mdp, described
 from pretraining.rates import GRID, LEAST, MOST, Rate, Rates, reference, share, task_units, universal_rate
 from pretraining.recipe import MARGIN, PLANS, Plan, is_finished, open_plan, select, train
+from pretraining.sb3 import ZOO
 from pretraining.score import score_all
 from pretraining.work import Clock, Folder, OutOfTime, Work, compile_programs
 
@@ -216,6 +219,22 @@ def test_an_interrupted_search_becomes_a_model_of_the_better_of_its_best_and_las
         assert scores == max(first, last, key=lambda own: own["tanks"])
 
 
+def test_there_must_be_time_for_judging_and_for_the_form_of_feedback(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    class Counting(Clock):
+        def seconds(self, blocks: float) -> float:
+            return blocks
+
+        def check(self, seconds: float = 0.0) -> None:
+            asked.append(seconds)
+
+    rare = replace(PLAN, generations=6, validate_every=2, levels=("constant", "feedback"))
+    train(Work(open_plan(tmp_path, rare, 1), rare, 1, Counting(), Silent()))
+    # A block of a generation, one more where its mean is judged, and up to eight before feedback.
+    assert {*asked} == {0.0, 1.0, 2.0, 8.0}
+
+
 def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
     ran = CliRunner().invoke(command.app, ["train", "--plan", "huge", "--out", str(tmp_path)])
     assert ran.exit_code == 2
@@ -250,11 +269,14 @@ def test_the_plan_keeps_the_test_apart_and_covers_all_loops() -> None:
     assert not {SETTINGS[name].family for name in plan.test} & {
         SETTINGS[name].family for name in (*plan.search, *plan.selection)
     }
-    for own in (plan.search, plan.test):
-        assert {plan.loop_of[name] for name in own} == set(LOOPS)
+    assert {plan.loop_of[name] for name in plan.search} == set(LOOPS)
+    assert {plan.loop_of[name] for name in plan.test} == set(LOOPS) - {"large"}
     kinds = {"sb3", "zoo-mujoco", "zoo-lander", "cleanrl", "purejaxrl-brax"}
-    assert {plan.loop_of[name] for name in plan.selection} > kinds
-    slow = [name for name in SETTINGS if issubclass(SETTINGS[name].family, Robot)]
+    assert {plan.loop_of[name] for name in plan.selection} == {*[*LOOPS][:8]} > kinds
+    as_on_mujoco = {"hopper": "sb3", "swimmer": "cleanrl-continuous", "worm": "zoo-mujoco"}
+    assert {name: plan.loop_of[name] for name in as_on_mujoco} == as_on_mujoco
+    robots = {name for name in SETTINGS if issubclass(SETTINGS[name].family, Robot)}
+    slow = robots - as_on_mujoco.keys()
     assert max(LOOPS[plan.loop_of[name]].num_steps for name in slow) <= 256  # one after another
     assert min(loop.gradient_steps for loop in LOOPS.values()) == 4
     assert max(loop.most_gradient_steps for loop in LOOPS.values()) == 640
@@ -279,6 +301,17 @@ def test_every_loop_builds(name: str) -> None:
     assert mdp.rule.gradient_steps == LOOPS[name].gradient_steps
     most = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
     assert most == max(128, 2 * LOOPS[name].gradient_steps)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_loops_of_the_evidence_are_like_those_of_the_plan(name: str) -> None:
+    """Guards would fall back in others; the number of updates depends on the steps of a run."""
+    plan, own = PLANS["full"], ZOO[name]
+    trained = [described("", LOOPS[plan.loop_of[family]]) for family in plan.search]
+    discounts = [LOOPS[plan.loop_of[family]].discount or SETTINGS[family].discount for family in plan.search]
+    trained = [loop | {"discount": discount} for loop, discount in zip(trained, discounts, strict=True)]
+    loop = {"num_envs": own["n_envs"], "batch_steps": own["n_envs"] * own["n_steps"], "discount": own["gamma"]}
+    assert unlike(trained, loop | {"minibatch_size": own["batch_size"]}) == {}
 
 
 def test_schedules_of_the_rate() -> None:
@@ -345,15 +378,62 @@ def test_ranges_of_features_are_those_of_all_families(trained: Path, tmp_path: P
     work = work_in(tmp_path / "other")
     mdps = PLAN.mdps(PLAN.search, twins=2) | PLAN.mdps(PLAN.selection)
     network = Network(("last_rate", "budget"), (0.0, 0.5), (1.0, 0.3), (0.5,) * 6, 2, 2)
-    low, high = recipe.ranges(work, network, np.zeros(network.num_weights, np.float32), mdps)
+    low, high, num = recipe.ranges(work, network, np.zeros(network.num_weights, np.float32), mdps)
+    assert num == len(mdps) == 3
     kept = {name: work.folder.read(f"ranges/{name}") for name in mdps}
     assert low == [min(own["value"][0][index] for own in kept.values()) for index in range(2)]
     assert high == [max(own["value"][1][index] for own in kept.values()) for index in range(2)]
     late = work_in(tmp_path / "late", Clock(0.0))
     first = recipe.ranges(late, network, np.zeros(network.num_weights, np.float32), mdps)
-    assert first[0][1] == low[1]  # some family is there
+    assert first == ([-2.0, pytest.approx(-0.1)], [2.0, pytest.approx(1.1)], 0)  # two deviations
     schedule = Network(("budget",), (0.5,), (0.3,), (0.5,) * 6, 2)
-    assert recipe.ranges(late, schedule, np.zeros(schedule.num_weights, np.float32), mdps) == [[0.0], [1.0]]
+    assert recipe.ranges(late, schedule, np.zeros(schedule.num_weights, np.float32), mdps) == ([0.0], [1.0], 3)
+
+
+def test_families_without_finite_features_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = evolution.observed
+
+    def observed(mdp: Any, *given: Any) -> Any:
+        if mdp.env.name == "integrator":
+            raise InputError("search: no learner on integrator has finite features.")
+        return whole(mdp, *given)
+
+    monkeypatch.setattr(evolution, "observed", observed)
+    work, mdps = work_in(tmp_path), PLAN.mdps(PLAN.search, twins=2)
+    network = Network(("last_rate", "budget"), (0.0, 0.5), (1.0, 0.3), (0.5,) * 6, 2, 2)
+    weights = np.zeros(network.num_weights, np.float32)
+    low, high, num = recipe.ranges(work, network, weights, mdps)
+    assert ([low, high], num) == (work.folder.read("ranges/bandit-continuous")["value"], 2)
+    assert "ranges of features go without integrator: search: no learner" in capsys.readouterr().out
+    assert recipe.ranges(work, network, weights, {"integrator": mdps["integrator"]})[2] == 1
+    model = train(work_in(tmp_path))  # also the form of feedback, whose first family is that one
+    assert "feedback: search: no learner on integrator" in capsys.readouterr().out
+    assert is_finished(model, PLAN)
+
+
+def test_ranges_that_the_clock_cut_off_are_completed_later(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search is there, but the time is up before the first family, or ranges fail: there is a model, not the final one."""
+    out = tmp_path / "cut"
+    shutil.copytree(trained, out)
+    (out / "model.safetensors").unlink()
+    shutil.rmtree(out / "ranges", ignore_errors=True)
+    monkeypatch.setattr(recipe, "select", lambda shares: ("feedback", select(shares)[1]))
+    with monkeypatch.context() as broken:
+        broken.setattr(evolution, "observed", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(work_in(out))
+    model: Any = load_model(out)
+    assert model.record.configuration["families_in_ranges"] == 0
+    cut = train(work_in(out, Clock(0.0)))
+    assert cut.fingerprint == model.fingerprint
+    assert not is_finished(cut, PLAN)
+    whole = train(work_in(out))
+    assert is_finished(whole, PLAN)
+    assert whole.record.feature_low != cut.record.feature_low
 
 
 def test_programs_are_compiled_ahead_only_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,6 +446,20 @@ def test_programs_are_compiled_ahead_only_where_there_is_a_gpu(monkeypatch: pyte
     ahead.prepare("form")  # type: ignore[arg-type]
     ahead._pool.shutdown(wait=True)
     assert done == [("b",), ("c",), ("b", "form"), ("c", "form")]
+
+
+def test_a_program_that_is_not_compiled_ahead_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(work, "compile_programs", fail)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    ahead = work.Ahead(PLAN.mdps(["tanks"]).values(), threads=1)
+    ahead.prepare("form")  # type: ignore[arg-type]
+    ahead._pool.shutdown(wait=True)
+    assert capsys.readouterr().out == "tanks was not compiled ahead: out of memory\n"
 
 
 def test_all_stages_of_a_family_share_two_programs(trained: Path) -> None:
