@@ -147,11 +147,12 @@ def test_models_of_several_families_know_all_their_loops():
     families = {"one": {"actions": "discrete", "discount": 0.9}, "two": {"actions": "continuous", "discount": 0.99}}
     listed = [{"num_envs": 8, "num_steps": 16, "minibatch_size": 32, "epochs": 2, "num_updates": 400, "discount": None}]
     known = eager(loops=listed, families=families, policy=None).record
-    own = {"actions": "multidiscrete", "num_updates": 1600.0, "discount": 0.95, "num_envs": 64.0, "gradient_steps": 4.0}
+    own = {"actions": "multidiscrete", "num_updates": 6250.0, "discount": 0.95, "num_envs": 64.0, "gradient_steps": 4.0}
     assert unlike(known.trained_on, own) == {
         "actions": "actions is multidiscrete, trained on discrete and continuous",
         "num_envs": "num_envs is 64, trained on 2 to 8",
     }
+    assert [*unlike(known.trained_on, {"num_updates": 5.0})] == ["num_updates"]
     assert loop_of({"rule": 5, "policy": [], "num_envs": "many", "num_steps": -3, "discount": float("nan")}) == {}
     assert len(eager(rule=[], families=3, loops={"x": 1}, policy=0, num_envs="", discount=None).record.trained_on) == 2
 
