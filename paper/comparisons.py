@@ -11,7 +11,7 @@ from metastep.evaluation import join, require_alike
 from metastep.evaluation.intervals import mean_interval
 from metastep.experiments.config import updates_collected
 from metastep.experiments.stages import iteration_methods
-from metastep.report.figures import CONTRAST, Line, curves, line_of
+from metastep.report.figures import CONTRAST, TEXT, Line, curves, line_of
 from metastep.report.tables import interval
 from paper import columns
 from paper.claims import beats_every
@@ -100,7 +100,7 @@ def known_task(run: PresetRun, beside: Comparison) -> tuple[Line, str]:
     gain = final_gain(trained.returns[0].astype(np.float64))
     reached = interval(float(gain.mean()), *np.concatenate(mean_interval(gain[None])).tolist())
     level = np.repeat(gain[:, None], num_points, axis=1)
-    line = Line(f"oracle, {num_updates} updates", level, "text", is_dashed=True, has_band=False)
+    line = Line(f"oracle, {num_updates} updates", level, TEXT, is_dashed=True, has_band=False)
     return line, f"{num_updates} updates on the known task gain {reached}"
 
 

@@ -82,7 +82,7 @@ def test_one_page_shows_claims_and_methods_of_several_folders(made, cheetah):
         assert f"Of {len(verdicts)} {what} {verdicts.count('holds')} hold" in text
     for outcome in [*outcomes, *more]:
         assert f"| {outcome.claim} |" in text
-        assert f"`{outcome.command}`" in text
+        assert f"| {outcome.command} |" in text
     for title in ("Nav2D", "SwingUp", "HalfCheetah"):
         assert f"## {title}\n" in text
     assert "metaFQI minus it, AUC" in text
