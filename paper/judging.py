@@ -89,8 +89,9 @@ def found(
     test = paired_test(values[None, :], seed=0, num_resamples=_NUM_FLIPS)
     mean, low, high, p_value = (float(array[0]) for array in test)
     judged = rule(Effect(mean, low, high, verdict(low, high, p_value, 0.95)), margin)
-    own = Outcome("", "", quantity, mean, low, high, len(values), counted, judged, detail)
-    return own._replace(rule=rule.__name__, margin=margin)
+    return Outcome(
+        "", "", quantity, mean, low, high, len(values), counted, judged, detail, rule=rule.__name__, margin=margin
+    )
 
 
 def small(rule: Rule, values: Floats, gained: float, quantity: str, of: str) -> Outcome:

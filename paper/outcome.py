@@ -40,9 +40,7 @@ class Outcome(NamedTuple):
     detail: str = ""
     id: str = ""  # this and the next are filled in when an id is written
     command: str = ""
-    rule: str = (
-        ""  # in `RULES`, that judged the effect by itself, so that effects of several seeds can be judged together
-    )
+    rule: str = ""  # in `RULES`: what judged this effect alone, and can judge those of several seeds together
     margin: float = 0.0  # of the rule
 
     def adding(self, *details: str) -> "Outcome":

@@ -180,10 +180,10 @@ def claims_table(rows: Sequence[Row]) -> Table:
             text = "; ".join(f"{outcome.quantity}: {outcome.measured()}" for outcome in row)
         if len(row) == 1 and first.detail:
             text += f"; {first.detail}"
-        text += f"; {needed}" if overall(row) == "not distinguishable" and (needed := _would_decide(row)) else ""
+        judged = overall(row)
+        text += f"; {needed}" if judged == "not distinguishable" and (needed := _would_decide(row)) else ""
         num = f"{len(row)} x {first.num}" if len(row) > 1 else str(first.num)
-        judged = overall(row), first.command
-        cells.append((first.id, first.environment, first.claim, text, f"{num} {first.counted}", *judged))
+        cells.append((first.id, first.environment, first.claim, text, f"{num} {first.counted}", judged, first.command))
     return Table(_HEADER, cells)
 
 

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from metastep import InputError
-from metastep.evaluation.intervals import Interval
+from metastep.evaluation.intervals import Array, Interval
 
 _ELEMENTS = 1 << 19  # resampled numbers held at once
 
 
 def hierarchical_interval(
-    values: NDArray[np.float64], *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
+    values: Array, *, seed: int = 0, num_resamples: int = 10_000, confidence: float = 0.95
 ) -> Interval:
     """Return the mean of (seeds, tasks) with an interval over seeds and tasks, by a hierarchical bootstrap.
 
@@ -28,8 +27,7 @@ def hierarchical_interval(
         raise InputError(f"statistics: values of shape {values.shape}; {need}.")
     (num_seeds, num), rng = values.shape, np.random.default_rng(seed)
     means, within = values.mean(axis=1), values.var(axis=1, ddof=1).mean() / num
-    between, rows = max(float(means.var(ddof=1) - within / 2.0), 0.0), max(1, _ELEMENTS // num)
-    drawn = np.sqrt(between / num_seeds) * rng.standard_t(num_seeds - 1, num_resamples)
+    drawn, rows = _errors_of_seeds(means, within, rng, num_resamples), max(1, _ELEMENTS // num)
     for first in range(0, num_resamples, rows):
         part = drawn[first : first + rows]
         for tasks in values:
@@ -47,8 +45,13 @@ def summarised_interval(
     """
     means, low, high = np.array(seeds, np.float64).T
     errors, rng = (high - low) / (2.0 * stats.norm.ppf((1.0 + confidence) / 2.0)), np.random.default_rng(0)
-    between = max(float(means.var(ddof=1) - (errors**2).mean() / 2.0), 0.0)
-    drawn = means.mean() + np.sqrt(between / len(means)) * rng.standard_t(len(means) - 1, num_draws)
+    drawn = means.mean() + _errors_of_seeds(means, (errors**2).mean(), rng, num_draws)
     drawn += np.sqrt((errors**2).sum()) / len(means) * rng.standard_normal(num_draws)
     ends = np.quantile(drawn, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0])
     return Interval(float(means.mean()), *ends.tolist())
+
+
+def _errors_of_seeds(means: Array, within: float, rng: np.random.Generator, num: int) -> Array:
+    """Draw the error of the mean that comes from the seeds themselves, where tasks explain `within` of their variance."""
+    between = max(float(means.var(ddof=1) - within / 2.0), 0.0)
+    return np.sqrt(between / len(means)) * rng.standard_t(len(means) - 1, num)
