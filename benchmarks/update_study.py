@@ -172,9 +172,13 @@ def times(folder: Path) -> Record:
     return dict(json.loads(file.read_text())["seconds"]) if file.exists() else {}
 
 
-def best_constant_rate(run: Any) -> float:
-    """Return the tuned constant rate."""
-    tables = {table.method: table.chosen for table in run.comparison.tuning}
+def best_constant_rate(asked: Namespace, run: Any) -> float:
+    """Return the tuned constant rate of the part `levels`; without that part, compare first."""
+    file = asked.out / f"{asked.family}-{asked.seed}-levels.json"
+    if file.exists():
+        tables = {name: each["chosen"] for name, each in json.loads(file.read_text())["tuning"].items()}
+    else:
+        tables = {table.method: table.chosen for table in run.comparison.tuning}
     chosen = tables.get("fixed") or tables["bandit"]
     return float(chosen["stepsize"])
 
@@ -209,7 +213,7 @@ def ablations(asked: Namespace, run: Any, tracker: Any) -> Record:
     """Search with one hyperparameter held, and with one chosen, and test each on the preset's test tasks."""
     from metastep.experiments.run import Run
 
-    rate, config = best_constant_rate(run), run.config.to_dict()
+    rate, config = best_constant_rate(asked, run), run.config.to_dict()
     search = {
         "levels": [asked.level],
         "generations": asked.generations,
@@ -249,7 +253,7 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
     from metastep.mdp.blocks import Stream
     from metastep.search import Searched
 
-    own, rate = run.of_model(MODEL), best_constant_rate(run)
+    own, rate = run.of_model(MODEL), best_constant_rate(asked, run)
     settings, wanted = run.config.compare, asked.loops[:2] if asked.smoke else asked.loops
     base = own.mdp.with_budget(settings.num_updates)
     families = {name: changed(base, **LOOPS[name]) for name in wanted}
