@@ -34,6 +34,7 @@ sys.path.append(str(HERE.parent))  # for files that name families of `pretrainin
 
 CHILD_SECONDS = 600.0  # timeout of a measurement
 INSTALL_SECONDS = 1200.0
+UNFILTERED = {"JAX_TRACEBACK_FILTERING": "off"}  # so that the last line of a traceback is the error
 Record = dict[str, Any]
 
 console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -105,10 +106,9 @@ def run_child(label: str, command: Sequence[Any], **environment: str) -> Record:
     """Return the record that a process prints last, as JSON; PeerError says why there is none."""
     with tempfile.TemporaryDirectory() as folder:  # MuJoCo writes a log file to the working directory
         try:
-            done = subprocess.run(
-                [str(word) for word in command], cwd=folder, env=os.environ | environment, capture_output=True, text=True,
-                timeout=CHILD_SECONDS, check=False,
-            )  # fmt: skip
+            words, own = [str(word) for word in command], os.environ | UNFILTERED | environment
+            how: Any = {"capture_output": True, "text": True, "timeout": CHILD_SECONDS, "check": False}
+            done = subprocess.run(words, cwd=folder, env=own, **how)
         except subprocess.TimeoutExpired:
             raise PeerError(f"{label}: no result within {CHILD_SECONDS:.0f} s") from None
     if done.returncode != 0:

@@ -487,7 +487,7 @@ def draw(study: Record, path: Path) -> None:
                 if value is None or value["mean"] is None:
                     continue
                 x = place + (index - (len(series) - 1) / 2) * width
-                label = name if place == 0 else None
+                label = None if name in axes.get_legend_handles_labels()[1] else name
                 axes.bar(x, 100 * value["mean"], 0.9 * width, color=palette.get(name, "#999999"), label=label)
                 axes.plot([x, x], [100 * value["low"], 100 * value["high"]], color="black", lw=1.2)
         axes.axhline(0.0, color="black", lw=0.8)
