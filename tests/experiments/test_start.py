@@ -42,8 +42,12 @@ def test_memory_out_of_reach_is_refused_at_once(tmp_path, setting):
 
 
 def test_the_memory_of_a_search_depends_on_its_own_blocks():
+    each = [f"search={{block_size=100000000, strategy={name!r}}}" for name in ("open-es", "snes")]
+    paired, other = (Run(Path("run"), load("pendulum-update", "quick", [words])) for words in each)
     with pytest.raises(InputError, match=r"^search\.block_size: what depends on it takes about .*B of memory, "):
-        budget.require_affordable(Run(Path("run"), load("pendulum-update", "quick", ["search.block_size=100000000"])))
+        budget.require_affordable(paired)
+    two, three = (budget.budget_of(run).memory["search.block_size"] for run in (paired, other))
+    assert 2 * three == 3 * two  # learners of a pair run side by side
 
 
 def test_the_disk_is_looked_at_before_there_is_a_folder(tmp_path, monkeypatch):

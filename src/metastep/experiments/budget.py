@@ -63,8 +63,7 @@ def budget_of(run: Run) -> Budget:
     together = compare.blocks_together if fills_batches(run.mdp.env) else 0  # in one batch of a GPU
     simulate("rollout.block_size", run.mdp, tuned, compare.num_updates, 1, together)
     for spec, controller in zip(specs, controllers, strict=True):
-        batches = controller.num_batches
-        if not batches:  # it simulates a batch for each step size
+        if not (batches := controller.num_batches):  # it simulates a batch for each step size
             space = spec.on(run.of_model(spec.model).mdp).space
             batches = 1 + (controller.num_trials(space) or config.fqi.num_stepsizes)
         simulate("rollout.block_size", run.mdp, compare.num_tasks, compare.num_updates, batches, together)
@@ -76,9 +75,10 @@ def budget_of(run: Run) -> Budget:
         if learned.learner == "search":
             search, updates = Search(**dict(learned.search)), learned.meta.num_updates
             mdp, num = replace(mdp, block_size=search.block_size or mdp.block_size), len(search.levels)
-            judged = search.generations // search.validate_every + 2
-            simulate("search.block_size", mdp, search.runs_of_pair * search.pairs, updates, search.generations * num)
+            judged, runs = search.generations // search.validate_every + 2, search.runs_of_pair
             simulate("search.block_size", mdp, learned.selection.num_tasks, updates, judged * num)
+            mdp = replace(mdp, block_size=runs * mdp.block_size)  # the learners of a pair run side by side
+            simulate("search.block_size", mdp, runs * search.pairs, updates, search.generations * num)
             continue
         judged = collect.rounds * learned.fqi.iterations
         simulate("rollout.block_size", mdp, learned.selection.num_tasks, learned.compare.num_updates, judged)
