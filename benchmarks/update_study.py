@@ -6,14 +6,15 @@
 
 Parts, each a file FAMILY-SEED-PART.json in `--out`:
 - levels: constant, schedule and feedback from the same search, beside tuned rates and a bandit, as the preset compares them;
-- ablations: one hyperparameter held at its usual value (the rate at the best constant one), and only one chosen; short searches;
+- ablations: one hyperparameter held at its usual value (the rate at the best constant one), and only one chosen, beside that
+  constant rate; short searches;
 - loops: half the batch, a quarter of the gradient steps, rewards a hundred times smaller and larger; the controllers of the
-  preset's own loop, and controllers searched on all of these loops together, on each of them.
+  preset's own loop, and controllers searched on all of these loops together, on each of them, beside rates tuned there.
 
 A lead is the difference of two areas under the learning curve over the gain of the best tuned rate, its area minus the return
-before the first update. The best rate is the best of all tuned ones on the test tasks themselves, which favours it. Everything
-is kept in `--out` and goes on where it was stopped, at most one generation of a search is lost; families and seeds can run
-side by side. Intervals are over tasks, and with several seeds over seeds and tasks.
+before the first update. The best rate is the best of all tuned ones on the test tasks themselves, which favours it; on a loop
+it is constant or falls to 0. Everything is kept in `--out` and goes on where it was stopped, at most one generation of a search
+is lost; families and seeds can run side by side. Intervals are over tasks, and with several seeds over seeds and tasks.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from shared import Record, console
 PARTS = ("levels", "ablations", "loops")
 LEVELS = ("constant", "schedule", "feedback")
 RATES = ("fixed", "linear-annealing", "cosine-annealing", "kl-adaptive")
+LOOP_RATES = {"fixed": "fixed", "linear": "linear-annealing"}  # names on a loop, and of the preset's methods
 MODEL = "update"
 LOOPS: dict[str, dict[str, float]] = {
     "the preset's": {},
@@ -247,13 +249,13 @@ def changed(mdp: Any, batch: float = 1.0, epochs: float = 1.0, rewards: float = 
 
 
 def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
-    """Search schedule and feedback over all loops together, and compare controllers and rates on each loop."""
+    """Search schedule and feedback over all loops together, and compare controllers, and rates tuned there, on each loop."""
     from metastep.evaluation import Method, compare
     from metastep.experiments.searching import read_level
     from metastep.mdp.blocks import Stream
     from metastep.search import Searched
 
-    own, rate = run.of_model(MODEL), best_constant_rate(asked, run)
+    own = run.of_model(MODEL)
     settings, wanted = run.config.compare, asked.loops[:2] if asked.smoke else asked.loops
     base = own.mdp.with_budget(settings.num_updates)
     families = {name: changed(base, **LOOPS[name]) for name in wanted}
@@ -269,21 +271,35 @@ def loops(asked: Namespace, run: Any, tracker: Any) -> Record:
     with ThreadPoolExecutor(2 * len(families)) as pool:  # all loops side by side
         list(pool.map(warm, [*families.values()] * 2, [1] * len(families) + [2] * len(families)))
     found = mixed(asked, own, [*families.values()], tracker)
-    controllers: dict[str, Any] = {
-        "fixed": Usual(rate),
-        "linear": Usual(2.0 * rate, falls=True, budget=settings.num_updates),
-    }
+    controllers: dict[str, Any] = {}
     for name in own.config.search.levels:
         model = read_level(own, name)
         controllers[name] = Searched(model.network, np.concatenate([np.ravel(part) for part in model.weights]))
     controllers |= {f"{name} over loops": Searched(form, course.best) for name, (form, course) in found.items()}
-    results = {}
+    grids = {kind: run.methods[name].grid["stepsize"] for kind, name in LOOP_RATES.items() if name in run.methods}
+    grids = grids or {kind: [1e-3, 1e-2] for kind in LOOP_RATES}  # the smallest size compares no rates
+    results, rates = {}, {}
     for name, mdp in families.items():
-        methods = [Method(each, mdp.rule, control, space=mdp.space) for each, control in controllers.items()]
-        how = {"seed": run.config.seed, "num_updates": settings.num_updates, "num_tasks": min(256, settings.num_tasks)}
         sized = replace(mdp, block_size=size)
-        results[name] = scores_of(compare(methods, sized, tracker=tracker, **how), LOOPS[name].get("rewards", 1.0))
-    return {"loops": results, "rate": rate, "cost": {"search_steps": found["feedback"][1].steps}}
+        how = {"seed": run.config.seed, "num_updates": settings.num_updates, "tracker": tracker}
+        usual = {kind: tuned(kind, grid, sized, settings.num_tuning_tasks, how) for kind, grid in grids.items()}
+        rates[name] = {kind: control.stepsize for kind, control in usual.items()}
+        tried = usual | controllers
+        methods = [Method(each, mdp.rule, control, space=mdp.space) for each, control in tried.items()]
+        comparison = compare(methods, sized, num_tasks=min(256, settings.num_tasks), **how)
+        results[name] = scores_of(comparison, LOOPS[name].get("rewards", 1.0))
+    return {"loops": results, "rates": rates, "cost": {"search_steps": found["feedback"][1].steps}}
+
+
+def tuned(kind: str, grid: list[float], mdp: Any, num_tasks: int, how: Record) -> Usual:
+    """Return the rate of a grid, constant or falling, with the best area on the tuning tasks of a loop."""
+    from metastep.evaluation import Method, compare
+    from metastep.mdp.blocks import Stream
+
+    tried = {f"{rate:g}": Usual(rate, kind == "linear", how["num_updates"]) for rate in grid}
+    methods = [Method(name, mdp.rule, control, space=mdp.space) for name, control in tried.items()]
+    found = scores_of(compare(methods, mdp, num_tasks=num_tasks, stream=Stream.TUNING, **how))["methods"]
+    return tried[max(tried, key=lambda name: np.mean(found[name]["area"]))]
 
 
 def mixed(asked: Namespace, own: Any, families: list[Any], tracker: Any) -> Any:
@@ -390,9 +406,11 @@ def join(asked: Namespace) -> None:
             "seconds in all",
         )
         shared.show(f"{family}, seeds {found['seeds']}", headings, rows, [note])
-        for title, table in (("ablations", found.get("ablations", {})), ("loops", found.get("loops", {}))):
-            if table:
-                shared.show(f"{family}: {title}", (title, "lead"), [[name, text(each)] for name, each in table.items()])
+        alone = "all: minus the best rate; without: minus all; only: minus the tuned constant rate"
+        for title, note in (("ablations", alone), ("loops", f"of the gain of {found.get('loops_unit')}")):
+            if table := found.get(title):
+                rows = [[name, text(each)] for name, each in table.items()]
+                shared.show(f"{family}: {title}", (title, "lead"), rows, [note])
     shared.save(asked.out, "study", study)
     draw(study, asked.out / "study.png")
 
@@ -432,7 +450,10 @@ def levels_of(done: dict[int, Record]) -> Record:
 
 
 def ablations_of(done: dict[int, Record]) -> Record:
-    """Return what every hyperparameter is worth: the loss without it, and the lead over the best rate of it alone."""
+    """Return what every hyperparameter is worth: the loss without it, and the lead of it alone over the tuned constant rate.
+
+    The rate is held at that constant, or searched from it, so that a lead over a better schedule would say little of the others.
+    """
     done = {seed: parts for seed, parts in done.items() if "ablations" in parts}
     if not done:
         return {}
@@ -441,15 +462,20 @@ def ablations_of(done: dict[int, Record]) -> Record:
         rows = []
         for parts in done.values():
             _, rate, gain = best_rate(parts["levels"])
+            known = parts["levels"]["methods"]
+            constant = np.array(known["fixed"]["area"]) if "fixed" in known else rate
             own = {key: np.array(each["area"]) for key, each in parts["ablations"]["methods"].items()}
-            against = own["all"] if name.startswith("without-") else rate
+            against = {"without": own["all"], "only": constant}.get(name.partition("-")[0], rate)
             rows.append((own[name] - against) / gain)
         table[name] = lead(rows)
     return {"ablations": table}
 
 
 def loops_of(done: dict[int, Record]) -> Record:
-    """Return feedback minus schedule on every loop and over all, in gains of the constant rate there."""
+    """Return feedback minus schedule on every loop and over all, in gains of the better of a constant and a falling rate.
+
+    They are tuned on the loop or, in parts that were measured before that was so, on the preset's.
+    """
     done = {seed: parts for seed, parts in done.items() if "loops" in parts}
     table: Record = {}
     pairs = (("feedback", "schedule"), ("feedback over loops", "schedule over loops"), ("schedule over loops", "fixed"))
@@ -461,12 +487,14 @@ def loops_of(done: dict[int, Record]) -> Record:
             for index, parts in enumerate(done.values()):
                 part = parts["loops"]["loops"][loop]
                 own = {name: np.array(each["area"]) for name, each in part["methods"].items()}
-                gain = max(own[name].mean() for name in ("fixed", "linear")) - np.mean(part["first"])
+                gain = max(own[name].mean() for name in LOOP_RATES if name in own) - np.mean(part["first"])
                 rows.append((own[high] - own[low]) / (gain if gain > 0.0 else np.nan))
                 everywhere[index].append(rows[-1])
             table[f"{high} minus {low}, {loop}"] = lead(rows)
         table[f"{high} minus {low}, all loops"] = lead([np.mean(each, axis=0) for each in everywhere])
-    return {"loops": table} if table else {}
+    is_tuned = all("rates" in parts["loops"] for parts in done.values())
+    unit = "the better rate tuned on that loop" if is_tuned else "the preset's tuned rate on that loop"
+    return {"loops": table, "loops_unit": unit} if table else {}
 
 
 def draw(study: Record, path: Path) -> None:
@@ -480,7 +508,13 @@ def draw(study: Record, path: Path) -> None:
     families = [*study]
     figure, ((top, alone), (below, over_time)) = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
 
-    def bars(axes: Any, groups: list[str], series: dict[str, list[Record | None]], palette: dict[str, str]) -> None:
+    def bars(
+        axes: Any,
+        groups: list[str],
+        series: dict[str, list[Record | None]],
+        palette: dict[str, str],
+        unit: str = "the best tuned rate",
+    ) -> None:
         width = 0.8 / max(1, len(series))
         for index, (name, values) in enumerate(series.items()):
             for place, value in enumerate(values):
@@ -493,7 +527,7 @@ def draw(study: Record, path: Path) -> None:
         axes.axhline(0.0, color="black", lw=0.8)
         axes.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_ylabel("% of the gain of the best tuned rate")
+        axes.set_ylabel(f"% of the gain of {unit}")
         axes.margins(y=0.22)
         if axes.get_legend_handles_labels()[1]:
             axes.legend(frameon=False, loc="upper left", ncols=3)
@@ -509,13 +543,14 @@ def draw(study: Record, path: Path) -> None:
         for place, mark in enumerate(marks):
             values = [study[f]["ablations"].get(f"{kind}-{mark}", {}).get("mean") for f in known]
             shown = [100 * value for value in values if value is not None]
-            label = {"without": "without it, minus all", "only": "it alone, minus the best rate"}[kind]
+            label = {"without": "without it, minus all", "only": "it alone, minus the tuned constant rate"}[kind]
             alone.scatter([place + shift] * len(shown), shown, s=18, color=colour, alpha=0.6)
             if shown:
                 alone.bar(
                     place + shift, np.mean(shown), 0.32, color=colour, alpha=0.45, label=label if place == 0 else None
                 )
     alone.axhline(0.0, color="black", lw=0.8)
+    alone.set_ylabel("% of the gain of the best tuned rate")
     alone.set_xticks(range(len(marks)), [mark.replace("-", " ") for mark in marks], rotation=20, ha="right")
     alone.set_title("Each hyperparameter left out, and alone; dots are families", loc="left")
     alone.spines[["top", "right"]].set_visible(False)
@@ -528,7 +563,9 @@ def draw(study: Record, path: Path) -> None:
     shades = dict(zip(rows, ("#777777", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00"), strict=True))
     own = {"own loop": [study[f]["levels"].get("feedback minus schedule", {}).get("area") for f in families]}
     rows = {name: row for name, row in rows.items() if any(row)}
-    bars(below, [f.removesuffix("-update") for f in (with_loops if rows else families)], rows or own, shades)
+    units = sorted({study[f]["loops_unit"] for f in with_loops}) if rows else ["the best tuned rate"]
+    groups = [f.removesuffix("-update") for f in (with_loops if rows else families)]
+    bars(below, groups, rows or own, shades, " or ".join(units))
     below.set_title(f"Feedback minus schedule, {'searched over all loops' if rows else 'own loop'}", loc="left")
     palette = plt.get_cmap("tab10")
     for index, (family, found) in enumerate(study.items()):

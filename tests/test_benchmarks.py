@@ -104,9 +104,7 @@ def test_the_study_holds_hyperparameters_and_joins_seeds(tmp_path, monkeypatch, 
     for name, usual in {"clip_range": 0.2, "gae_lambda": 0.95, "critic_rate": 1.0, "gradient_steps": 64.0}.items():
         choices = held[f"without-{name.replace('_', '-')}"]["choices"]
         assert choices[name]["low"] < usual < choices[name]["high"] < 1.01 * usual
-        assert {key: choices[key] for key in choices if key != name} == {
-            key: held["all"]["choices"][key] for key in choices if key != name
-        }
+        assert choices == held["all"]["choices"] | {name: choices[name]}
     assert held["only-clip-range"]["stepsize_high"] < 1.01 * 5e-3
     halved = update_study.changed(mdp, batch=0.5, epochs=0.25, rewards=0.01)
     assert (halved.batch_steps, halved.rule.epochs, halved.rule.minibatch_size) == (mdp.batch_steps // 2, 2, 200)
@@ -114,16 +112,23 @@ def test_the_study_holds_hyperparameters_and_joins_seeds(tmp_path, monkeypatch, 
     rng = np.random.default_rng(0)
     for seed in (0, 1):  # the tuned rates gain 10 and 8, the constant gains 11, the schedule 12
         first, noise = rng.normal(size=(2, 50))
-        gains = {"fixed": 10.0, "kl-adaptive": 8.0, "constant": 11.0, "schedule": 12.0}
-        areas = {name: (first + gain + noise - noise.mean()).tolist() for name, gain in gains.items()}
-        methods = {name: {"area": area, "last": area, "steps": 5.0} for name, area in areas.items()}
-        part = {"first": first.tolist(), "methods": methods, "selected": "schedule"}
-        part |= {"curves": {"budget": [], "stepsize": []}, "cost": {"search_steps": 1.0, "seconds": 1.0}}
-        (tmp_path / f"pendulum-update-{seed}-levels.json").write_text(json.dumps(part))
+        levels = {"kl-adaptive": 10.0, "fixed": 8.0, "constant": 11.0, "schedule": 12.0}
+        short = {"all": 11.0, "without-clip-range": 9.0, "only-clip-range": 8.5}
+        loops = {"fixed": 5.0, "linear": 4.0, "feedback over loops": 8.0, "schedule over loops": 7.0}
+        for part, gains in {"levels": levels, "ablations": short, "loops": loops}.items():
+            areas = {name: (first + gain + noise - noise.mean()).tolist() for name, gain in gains.items()}
+            methods = {name: {"area": area, "last": area, "steps": 5.0} for name, area in areas.items()}
+            found = {"first": first.tolist(), "methods": methods, "selected": "schedule"}
+            found |= {"curves": {"budget": [], "stepsize": []}, "cost": {"search_steps": 1.0, "seconds": 1.0}}
+            found = {"loops": {"rewards / 100": found}, "rates": {}} if part == "loops" else found
+            (tmp_path / f"pendulum-update-{seed}-{part}.json").write_text(json.dumps(found))
     update_study.join(SimpleNamespace(out=tmp_path))
     found = json.loads((tmp_path / "study.json").read_text())["pendulum-update"]
-    assert (found["best"], found["levels"]["schedule"]["area"]["seeds"]) == (["fixed", "fixed"], 2)
+    assert (found["best"], found["levels"]["schedule"]["area"]["seeds"]) == (["kl-adaptive"] * 2, 2)
     leads = [found["levels"][name]["area"]["mean"] for name in ("constant", "schedule", "schedule minus constant")]
     np.testing.assert_allclose(leads, [0.1, 0.2, 0.1], atol=1e-9)
+    # One hyperparameter alone is compared with the constant rate, which it has; a loop has rates of its own.
+    leads = [each["mean"] for each in (*found["ablations"].values(), *found["loops"].values())]
+    np.testing.assert_allclose(leads, [0.1, -0.2, 0.05, 0.2, 0.2, 0.4, 0.4], atol=1e-9)
     assert (tmp_path / "study.png").stat().st_size > 1000
     assert "20.0 %" in capsys.readouterr().out
