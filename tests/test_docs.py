@@ -88,9 +88,8 @@ def test_one_update_passes_through_at_most_15_files():
     files = re.findall(r"^\d+\. `([\w/]+\.py)`", page, flags=re.M)
     assert 10 < len(files) <= 15
     for name, says in re.findall(r"^\d+\. `([\w/]+\.py)`: (.*)$", page, flags=re.M):
-        module = importlib.import_module(
-            "metastep." + name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        )
+        dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        module = importlib.import_module(f"metastep.{dotted}")
         owners = [module, *(each for each in vars(module).values() if isinstance(each, type))]
         named = re.findall(r"`(\w+)`", says)
         assert [each for each in named if not any(hasattr(owner, each) for owner in owners)] in ([], ["theta"]), name
@@ -195,9 +194,8 @@ def test_the_snippet_of_the_readme_runs(tmp_path):
     (snippet,) = snippets(README)
     assert len([line for line in snippet.splitlines() if line]) <= 10
     assert "learn(61_440," in snippet
-    short = snippet.replace("learn(61_440,", "learn(4_096,").replace(
-        '("ppo-classic")', '("ppo-classic", outside="trust")'
-    )
+    short = snippet.replace("learn(61_440,", "learn(4_096,")
+    short = short.replace('("ppo-classic")', '("ppo-classic", outside="trust")')
     (line,) = run(short, tmp_path)
     assert line.startswith("mean return ")
 

@@ -73,9 +73,8 @@ def test_an_environment_with_a_ppo_preset_and_a_feature_in_stable_baselines3(tmp
     from metastep.integrations.stable_baselines3 import LearnedRate
 
     seen = []
-    monkeypatch.setattr(
-        certainty.Certainty, "__call__", lambda self, now: seen.append(now["approx_kl"] - now["entropy"]) or seen[-1]
-    )
+    call = lambda self, now: seen.append(now["approx_kl"] - now["entropy"]) or seen[-1]  # noqa: E731
+    monkeypatch.setattr(certainty.Certainty, "__call__", call)
     rate = LearnedRate(folder / "run")
     agent = stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=12, batch_size=12, n_epochs=1, device="cpu")
     agent.learn(36, callback=rate)

@@ -184,9 +184,8 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
         tally.add(f"{kind} {'equal' if gain == 0.0 else 'better' if gain > 0.0 else 'lower'}")
     spread = float(np.sqrt(np.mean(np.square(noise))))
     worst = {kind: min(each) / spread for kind, each in gains.items()}
-    tally.failures += [
-        f"{kind}: {least:.1f} standard deviations below" for kind, least in worst.items() if least < -3.0
-    ]
+    low = {kind: least for kind, least in worst.items() if least < -3.0}
+    tally.failures += [f"{kind}: {least:.1f} standard deviations below" for kind, least in low.items()]
     return tally.found(noise=spread, worst=worst, means={kind: float(np.mean(each)) for kind, each in gains.items()})
 
 

@@ -56,9 +56,8 @@ def test_killed_collections_resume_to_the_same_bytes(tmp_path):
 
 def test_an_environment_of_the_users_own(tmp_path):
     """A module in the working folder, named in the configuration, for the installed command."""
-    (tmp_path / "walks.py").write_text(
-        'from metastep.envs import Nav2D, register\n\nregister("slow_walk", lambda: Nav2D(max_move=0.01))\n'
-    )
+    module = 'from metastep.envs import Nav2D, register\n\nregister("slow_walk", lambda: Nav2D(max_move=0.01))\n'
+    (tmp_path / "walks.py").write_text(module)
     (tmp_path / "walk.toml").write_text('extends = "nav2d"\nenv = { name = "walks:slow_walk" }\n')
     settings = ["collect.num_meta_episodes=8", "rollout.num_episodes=4", "rollout.block_size=8", "meta.num_updates=1"]
     words = ["collect", "walk.toml", "--out", "walk", *(word for one in settings for word in ("--set", one))]

@@ -80,9 +80,8 @@ def test_a_learner_that_is_not_finite_gets_the_smallest_step_of_metafqi() -> Non
     broken = whole._replace(theta=whole.theta.at[3].set(jnp.nan))
     size = 2 * mdp.policy.num_parameters + 2
     rng = np.random.default_rng(0)
-    data = Transitions(
-        rng.normal(size=(60, size)), rng.uniform(1.0, 2.0, 60), rng.normal(size=60), np.zeros((60, size))
-    )
+    observed, steps, reward = rng.normal(size=(60, size)), rng.uniform(1.0, 2.0, 60), rng.normal(size=60)
+    data = Transitions(observed, steps, reward, np.zeros((60, size)))
     neighbours = MetaFQI(1, KNeighborsRegressor(3), stepsize_high=2.0).fit(data)
     for model in (_model(), neighbours):
         controller = MetaFQIController(model)

@@ -161,13 +161,12 @@ def by_lagrange(mass: float, state: Floats, force: float) -> Floats:
     (1 + m) x'' + m l cos(angle) angle'' = F + m l angle'^2 sin(angle),    cos(angle) x'' + 4/3 l angle'' = g sin(angle).
     """
     length, gravity, dt = 0.5, 9.8, 0.05
-    position, velocity, angle, spin = state
+    _, velocity, angle, spin = state
     matrix = np.array([[1.0 + mass, mass * length * np.cos(angle)], [np.cos(angle), 4.0 / 3.0 * length]])
     right = [force + mass * length * spin**2 * np.sin(angle), gravity * np.sin(angle)]
     acceleration, angular_acceleration = np.linalg.solve(matrix, right)
-    return np.array(
-        [position + dt * velocity, velocity + dt * acceleration, angle + dt * spin, spin + dt * angular_acceleration]
-    )
+    changes = [velocity, acceleration, spin, angular_acceleration]
+    return np.array([now + dt * change for now, change in zip(state, changes, strict=True)])
 
 
 def test_swing_up_follows_the_equations_of_motion() -> None:

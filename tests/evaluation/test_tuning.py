@@ -26,11 +26,9 @@ def test_every_grid_point_meets_every_task() -> None:
     np.testing.assert_allclose(table.points, [[a, b] for a in (0.1, 0.5) for b in (0.5, 0.8, 1.0)])
     assert (table.num_tasks, table.seed) == (5, 0)
     # Lanes 24 to 29 are tasks 4 of point 4 and all tasks of point 5, padded with the last.
-    tasks = mdp.tasks(0, Stream.TUNING, 0)
-    lanes = np.minimum(np.arange(24, 32), 29)
-    block = tasks._replace(
-        context=tasks.context[lanes % 5], theta=tasks.theta[lanes % 5], key=mdp.tasks(0, Stream.TUNING, 3).key
-    )
+    tasks, lanes = mdp.tasks(0, Stream.TUNING, 0), np.minimum(np.arange(24, 32), 29)
+    key = mdp.tasks(0, Stream.TUNING, 3).key
+    block = tasks._replace(context=tasks.context[lanes % 5], theta=tasks.theta[lanes % 5], key=key)
     episode, _ = run(mdp, GeometricDecay(*table.points[lanes // 5].T), block, 2)
     np.testing.assert_allclose(table.mean[5], episode.mean_return[1:, 1:6].mean(), rtol=1e-6)
     scores = episode.mean_return[1:, 1:6].mean(axis=0)

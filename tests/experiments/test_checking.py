@@ -207,7 +207,6 @@ def test_export_writes_new_plain_files_only_and_leaves_runs_alone(run: Run, whol
 
 def test_no_run_begins_in_a_folder_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    assert "holds thesis.tex, it must be new, empty or a folder of this command" in refused(
-        invoke("run", "nav2d", "--out", tmp_path)
-    )
+    words = "holds thesis.tex, it must be new, empty or a folder of this command"
+    assert words in refused(invoke("run", "nav2d", "--out", tmp_path))
     assert os.listdir(tmp_path) == ["thesis.tex"]

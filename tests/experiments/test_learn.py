@@ -65,9 +65,8 @@ def test_a_policy_is_learned_evaluated_and_made_again(fitted, tmp_path):
 def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
     model, budgets, original = load_model(fitted), [], learn.run_segments
     learn.learn(model, "", tmp_path / "whole")
-    monkeypatch.setattr(
-        learn, "run_segments", lambda mdp, *args, **more: budgets.append(mdp.budget) or original(mdp, *args, **more)
-    )
+    watched = lambda mdp, *args, **more: budgets.append(mdp.budget) or original(mdp, *args, **more)  # noqa: E731
+    monkeypatch.setattr(learn, "run_segments", watched)
     monkeypatch.setattr(learn, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
     left = iter([1, 0])

@@ -118,10 +118,8 @@ def test_verbs_one_by_one_give_the_same_files(whole: Run, tmp_path: Path, monkey
     for name in ("model", "validation", "comparison", "results/adam"):
         ours, theirs = (path / f"{name}.safetensors" for path in (folder, whole.path))
         assert ours.read_bytes() == theirs.read_bytes()
-    commands = "\n".join(
-        ["metastep collect nav2d", *(f"metastep {it} {folder}" for it in ("fit", "compare", "report"))]
-    )
-    assert commands in (folder / "report.md").read_text()
+    commands = ["metastep collect nav2d", *(f"metastep {it} {folder}" for it in ("fit", "compare", "report"))]
+    assert "\n".join(commands) in (folder / "report.md").read_text()
     # A description is whole or none.
     assert "nowhere.csv" in refused(invoke("inspect", folder, "--coverage", tmp_path / "nowhere.csv"))
 

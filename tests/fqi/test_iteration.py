@@ -84,9 +84,8 @@ def test_values_are_those_of_dynamic_programming_and_the_policy_is_optimal(fores
     following = np.minimum(place + np.floor(move).astype(int), 6)
     reward, discount = (HEIGHT[following] - HEIGHT[place]).astype(np.float32), 0.95
     columns = (array.astype(np.float32) for array in (place[:, None], move, reward, following[:, None]))
-    fitted = MetaFQI(6, forest(5, 2), discount, double, stepsize_high=3.0, num_stepsizes=13, random_state=1).fit(
-        Transitions(*columns)
-    )
+    model = MetaFQI(6, forest(5, 2), discount, double, stepsize_high=3.0, num_stepsizes=13, random_state=1)
+    fitted = model.fit(Transitions(*columns))
     leads, gains, values = following.reshape(7, 13), reward.reshape(7, 13), np.zeros((7, 13))
     for iteration in range(1, 7):
         # Every (place, move) is in the data and in a leaf of its own.

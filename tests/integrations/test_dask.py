@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from distributed import Client, Security, SpecCluster
 
-from metastep._core import storage
+from metastep._core import parallel, storage
 from metastep._core.errors import InputError
 from metastep._core.parallel import completed, count_threads, report, using
 from metastep.experiments.config import load
@@ -25,11 +25,13 @@ from metastep.integrations.dask import LOOPBACK, PrivateScheduler, PrivateWorker
 from metastep.mdp import collection
 from metastep.mdp.collection import collect, make_block
 from metastep.mdp.runs import run_blocks, run_plans
+from metastep.search.course import course_arrays
 from tests.campaigns.workers import workers_of
 from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_dataset import files
 from tests.mdp.test_runs import MIXED
 from tests.processes import metastep
+from tests.search.test_evolution import plan_of
 
 SECURITY = Security.temporary()
 SETTINGS = {"num_episodes": 40, "num_updates": 2, "seed": 6, "config": {"a": 1}}
@@ -57,6 +59,17 @@ def test_workers_collect_the_same_bytes_and_run_the_same_blocks(pool, tmp_path):
         alone = run_blocks([block], 0)[0]
         for name, array in alone.history.to_arrays().items():
             np.testing.assert_array_equal(ran.history.to_arrays()[name], array)
+
+
+def test_no_byte_of_a_search_depends_on_cores_and_workers(pool, monkeypatch):
+    def searched(cores):
+        monkeypatch.setattr(parallel, "_limit", cores)
+        course = run_plans([plan_of({"generations": 2, "pairs": 24})])[0]
+        return course.steps, {name: array.tobytes() for name, array in course_arrays(course).items()}
+
+    with using(pool):
+        elsewhere = searched(2)
+    assert searched(1) == searched(3) == elsewhere
 
 
 def test_workers_report_progress(pool):

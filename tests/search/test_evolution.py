@@ -46,9 +46,8 @@ def play(plan: Any, evaluate: Evaluate = distance) -> tuple[Course, list[list[Bl
             for block in asked[-1]:
                 scores = np.asarray(evaluate(block), np.float32)[: block.num_valid]
                 returns = np.broadcast_to(scores, (block.num_updates + 1, len(scores)))
-                history = History(
-                    block.tasks.context[: len(scores)], returns, returns > 1e9, returns * 0 + 3.0, returns, {}
-                )
+                context = block.tasks.context[: len(scores)]
+                history = History(context, returns, returns > 1e9, returns * 0 + 3.0, returns, {})
                 results.append(BlockResult(history, block.tasks.theta, {}))
     except StopIteration as end:
         return end.value, asked
@@ -69,9 +68,8 @@ def test_every_strategy_finds_the_best_point_although_tasks_differ_more(strategy
     np.testing.assert_allclose(np.ravel(units), GOAL, atol=0.06)
     assert [generation for generation, _ in course.scores] == [0, 10, 20, 30]
     assert course.scores[-1][1] > course.scores[0][1]
-    assert sum(map(len, asked)) == evolution.num_blocks(
-        Search(levels=("constant",), block_size=8, **search), [MDP], 8, "constant"
-    )
+    alone = Search(levels=("constant",), block_size=8, **search)
+    assert sum(map(len, asked)) == evolution.num_blocks(alone, [MDP], 8, "constant")
     assert course.steps == sum(3.0 * (b.num_updates + 1) * len(b.tasks.theta) for blocks in asked for b in blocks)
 
 
@@ -146,9 +144,8 @@ def test_a_controller_that_diverges_counts_as_the_worst_and_is_never_selected():
     course, _ = play(plan_of({"generations": 2, "pairs": 8}), always)
     assert np.isfinite(course.best).all()
     assert not np.isfinite(course.scores[-1][1])
-    np.testing.assert_allclose(
-        evolution.advantage(np.array([1.0, np.nan, 3.0]), np.array([0.0, 1.0, 3.0])), [1.5, -1.5, 0.0]
-    )
+    units = evolution.advantage(np.array([1.0, np.nan, 3.0]), np.array([0.0, 1.0, 3.0]))
+    np.testing.assert_allclose(units, [1.5, -1.5, 0.0])
 
 
 def test_the_first_controller_is_the_rule_as_it_is_and_feedback_is_standardised():

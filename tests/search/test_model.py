@@ -62,17 +62,15 @@ def test_numpy_jax_and_simulated_learners_agree() -> None:
     ):
         both = np.stack([found["stepsize"], found["clip_range"]], axis=1)
         np.testing.assert_allclose(both, acted, rtol=1e-6)
-    assert {name: value.shape for name, value in model(1, 0).values(np.zeros(0)).items()} == dict.fromkeys(
-        ("stepsize", "clip_range"), ()
-    )
+    shapes = {name: value.shape for name, value in model(1, 0).values(np.zeros(0)).items()}
+    assert shapes == dict.fromkeys(("stepsize", "clip_range"), ())
     proposal = one.propose(**{name: float(value) for name, value in zip(SEEN, rows[1], strict=True)})
     np.testing.assert_array_equal([*proposal.values.values()], acted[1])
     assert proposal.stepsize == proposal.values["stepsize"]
     start = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
     follower, flat = Searched(model=one), Searched(one.network, np.concatenate([part.ravel() for part in one.weights]))
-    np.testing.assert_array_equal(
-        follower.propose(follower.init(mdp, start), start), flat.propose(flat.init(mdp, start), start)
-    )
+    proposed = (each.propose(each.init(mdp, start), start) for each in (follower, flat))
+    np.testing.assert_array_equal(*proposed)
 
 
 def test_gradient_steps_are_whole_numbers_in_loops() -> None:

@@ -124,9 +124,8 @@ def test_conjugate_gradient_for_a_network_solves_with_the_dense_fisher_matrix() 
         return jax.jacrev(lambda values: jnp.stack(policy.mean(values[:, None], seen))[:, 0, 0])(parameters)
 
     for learner in range(2):
-        observation = np.moveaxis(np.asarray(episodes.observation[..., learner]), 1, -1)[
-            np.asarray(episodes.alive[..., learner])
-        ]
+        observation, alive = (np.asarray(each[..., learner]) for each in (episodes.observation, episodes.alive))
+        observation = np.moveaxis(observation, 1, -1)[alive]
         rows = jax.jit(jax.vmap(jacobian, in_axes=(None, 0)))(theta[learner], jnp.asarray(observation))
         rows = np.asarray(rows, np.float64)
         fisher = np.einsum("nap,naq->pq", rows, rows) / (len(rows) * policy.sigma**2)

@@ -190,9 +190,8 @@ class Shrinks(GradientAscent):
 
     def apply(self, theta: Any, estimate: Any, values: Any, state: Any) -> Any:
         after = super().apply(theta, estimate, values, state)
-        return after._replace(
-            theta=jnp.where(after.flagged[:, None], theta, after.theta - 0.1 * values["stepsize"][:, None] * theta)
-        )
+        shrunk = after.theta - 0.1 * values["stepsize"][:, None] * theta
+        return after._replace(theta=jnp.where(after.flagged[:, None], theta, shrunk))
 
 
 def applies(change: Any) -> Any:
