@@ -196,11 +196,8 @@ def test_the_command_is_shown_where_it_is_known(command: str, words: str) -> Non
 
 def tuning(method: str, best: int) -> TuningTable:
     """A search over three step sizes."""
-    scores = np.arange(3) == best
-    points = np.array([[0.1], [0.5], [1.0]])
-    return TuningTable(
-        method, ("stepsize",), points, scores.astype(np.float64), np.ones(3), np.zeros(3, int), 5, 0, 600.0
-    )
+    points, scores = np.array([[0.1], [0.5], [1.0]]), (np.arange(3) == best).astype(np.float64)
+    return TuningTable(method, ("stepsize",), points, scores, np.ones(3), np.zeros(3, int), 5, 0, 600.0)
 
 
 def test_tuning_at_an_edge_is_said_where_the_result_is(capsys, monkeypatch) -> None:
@@ -209,9 +206,8 @@ def test_tuning_at_an_edge_is_said_where_the_result_is(capsys, monkeypatch) -> N
     document = compose(findings(comparison))
     headline = next(part.text for part in document.parts if isinstance(part, Paragraph))
     assert "with baselines that were tuned on 5 tasks only." in headline
-    assert headline.endswith(
-        "Tuned at an edge of the grid, so that a wider one might do better: fixed step (stepsize)."
-    )
+    edge = "Tuned at an edge of the grid, so that a wider one might do better: fixed step (stepsize)."
+    assert headline.endswith(edge)
     shown = table(document, "differences")
     column = shown.header.index("tuned at an edge of its grid")
     assert [cells[column] for cells in shown.rows] == ["stepsize", ""]

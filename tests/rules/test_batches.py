@@ -60,9 +60,8 @@ def test_returns_are_those_of_the_last_finished_episodes(batches):
             last.append(ends[-1] - ends[-2] if len(ends) > 1 else ends[-1] + 1)  # every step pays 1
         np.testing.assert_allclose(after.last_return[learner], last)
         np.testing.assert_allclose(experience.mean_return[learner], np.mean(last), rtol=1e-6)
-        np.testing.assert_allclose(
-            experience.return_error[learner], np.std(last, ddof=1) / np.sqrt(NUM_ENVS), rtol=1e-5
-        )
+        error = np.std(last, ddof=1) / np.sqrt(NUM_ENVS)
+        np.testing.assert_allclose(experience.return_error[learner], error, rtol=1e-5)
 
 
 def test_before_an_episode_has_ended_its_rewards_so_far_count():

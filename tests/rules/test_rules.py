@@ -149,9 +149,8 @@ def test_every_direction_of_a_menu_is_the_update_of_its_rule_with_moments_that_r
             found = MENU.apply(where, both, along, state)
             np.testing.assert_allclose(found.theta, expected.theta, rtol=1e-6, atol=1e-6)
             alone[index] = rule, expected.state
-        np.testing.assert_allclose(
-            MENU.steps(both, state)[:, 4], both.gradient / jnp.linalg.norm(both.gradient, axis=1)[:, None], rtol=1e-5
-        )
+        unit = both.gradient / jnp.linalg.norm(both.gradient, axis=1)[:, None]
+        np.testing.assert_allclose(MENU.steps(both, state)[:, 4], unit, rtol=1e-5)
         mixed = {"direction": jnp.asarray([0, 3, 1], jnp.int32)} | stepsizes([0.5, 0.1, 0.2])
         update = MENU.apply(where, both, mixed, state)
         where, state = update.theta, update.state
