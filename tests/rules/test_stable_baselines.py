@@ -14,11 +14,12 @@ from jax import Array
 from metastep import envs
 from metastep.envs.base import choices_of
 from metastep.policies.actor_critic import ActorCritic
-from metastep.rules.actor_critic import A2C, PPO, Experience, Sampler
+from metastep.rules.actor_critic import A2C, PPO, TRPO, Experience, Sampler
 from metastep.rules.actor_critic.ppo import Minibatch
 from metastep.rules.actor_critic.sampler import Steps, temporal_differences
 
 pytest.importorskip("stable_baselines3")
+import sb3_contrib
 import stable_baselines3
 import torch
 from stable_baselines3.common.env_util import make_vec_env
@@ -246,3 +247,26 @@ def test_a2c(name: str, chosen: dict[str, float]) -> None:
     np.testing.assert_allclose(ours(usual, kept, chosen)[0], found, **TOLERANCE)
     for own in chosen:  # each of them matters
         assert np.abs(ours(usual, kept, chosen | {own: getattr(usual, own)}) - found).max() > 1e-3, own
+
+
+@pytest.mark.parametrize("name", GYMNASIUM)
+def test_trpo(name: str) -> None:
+    """With lambda, the critic's rate and the bound chosen; two learners of one block, each as in sb3-contrib."""
+    batch, size, chosen = (
+        batch_of(name, 1.0),
+        NUM_ENVS * NUM_STEPS,
+        {"gae_lambda": (0.9, 1.0), "critic_rate": (3e-3, 0.03)},
+    )
+    kept = batch.experience._replace(differences=temporal_differences(batch.steps, 0.99))
+    both, theta = jax.tree.map(lambda array: jnp.repeat(array, 2, axis=0), (kept, batch.theta))
+    values = {own: jnp.asarray(pair, jnp.float32) for own, pair in (chosen | {"stepsize": (0.01, 0.001)}).items()}
+    rule = TRPO(minibatch_size=size)
+    trained = rule.apply(batch.policy, theta, both, values, rule.init(theta), jax.random.key(0))
+    for index, (gae_lambda, rate) in enumerate(zip(*chosen.values(), strict=True)):
+        options = {"gae_lambda": gae_lambda, "learning_rate": rate, "target_kl": float(values["stepsize"][index])}
+        model = model_of(sb3_contrib.TRPO, name, batch, batch_size=size, **options)
+        named = to_torch(batch.policy, batch.theta[0], model)
+        model.train()
+        found = of_torch(batch.policy, {own: parameter for parameter, own in named})
+        np.testing.assert_allclose(trained.theta[index], found, rtol=1e-3, atol=1e-4)
+        assert np.abs(found - theta[index]).max() > 1e-3
