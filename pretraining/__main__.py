@@ -14,6 +14,9 @@ import typer
 from metastep.cli.frame import ForceOption, ImportsOption, main, program, with_options_of, working
 
 app = program("python -m pretraining")
+# XLA measures kernels on the one GPU: threads that compile dozens of programs would wait for each other. Not where users set it.
+if "xla_gpu_autotune_level" not in (flags := os.environ.get("XLA_FLAGS", "")):
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
 _UNFINISHED = 3  # exit code where the time is up before there is a result
 
 
@@ -23,7 +26,9 @@ def _command() -> str:
 
 def _open(
     out: Annotated[Path, typer.Option(help="Folder; a stopped command goes on there.")] = Path("runs/ppo"),
-    plan: Annotated[str, typer.Option(help="How much: full (a GPU), or quick (20 minutes on two cores).")] = "full",
+    plan: Annotated[
+        str, typer.Option(help="How much: full (a GPU), medium or quick (90 or 20 minutes on two cores).")
+    ] = "full",
     minutes: Annotated[float | None, typer.Option(help="Stop after so many; the same command goes on.", min=0)] = None,
     generations: Annotated[int | None, typer.Option(help="In place of the plan's.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,

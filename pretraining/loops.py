@@ -61,7 +61,9 @@ def _loop(row: dict[str, Any]) -> Loop:
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8"))
-LOOPS, SMALL_LOOPS = ({name: _loop(row) for name, row in _TABLE[use].items()} for use in ("full", "small"))
+LOOPS, MEDIUM_LOOPS, SMALL_LOOPS = (
+    {name: _loop(row) for name, row in _TABLE[use].items()} for use in ("full", "medium", "small")
+)
 SWAPPED: dict[str, str] = _TABLE["swapped"]  # by family
 
 

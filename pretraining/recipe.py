@@ -37,7 +37,7 @@ from metastep.search.model import places
 from metastep.search.network import BUDGET
 from pretraining import loops, rates
 from pretraining.families import SETTINGS, TEST, TRAINING, build
-from pretraining.loops import LOOPS, SMALL_LOOPS, SWAPPED, Loop
+from pretraining.loops import LOOPS, MEDIUM_LOOPS, SMALL_LOOPS, SWAPPED, Loop
 from pretraining.work import Ahead, Folder, OutOfTime, Work, for_all, open_folder
 
 Mdps = Mapping[str, ActorCriticMDP]
@@ -119,9 +119,12 @@ _FEW = ("springs", "catch", "bandit-continuous", "tabular", "integrator", "netwo
 _OTHERS = ("tanks", "pursuit", "prey-discrete"), ("queues", "stock", "room")
 _SMALL: Any = {"learners": 64, "families_at_once": 2, "generations": 18, "validate_every": 6, "tuning_tasks": 16}
 _SMALL |= {"tuned_every": 1, "test_tasks": 32, "sizes": (2, 4)}
+_MEDIUM: Any = {"levels": ("constant", "schedule"), "learners": 128, "families_at_once": 3, "generations": 30}
+_MEDIUM |= {"validate_every": 10, "tuning_tasks": 16, "tuned_every": 11, "test_tasks": 64, "sizes": ()}
 _SEARCH = shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES])
 PLANS = {
     "full": Plan(_SEARCH, shuffled(_SELECTION), loop_of=SWAPPED),
+    "medium": Plan(_SEARCH, shuffled(_SELECTION), loops=MEDIUM_LOOPS, **_MEDIUM),  # an hour and a half on two cores
     "quick": Plan(_FEW, *_OTHERS, SMALL_LOOPS, **_SMALL),  # 20 minutes on two cores
 }
 

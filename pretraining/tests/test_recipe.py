@@ -64,7 +64,7 @@ num_programs: dict[str, list[int]] = {}
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recipe") / "whole"
-    programs = [compiled(function) for function in (actor_critic._begin, actor_critic._advance)]
+    programs = [compiled(function) for function in (actor_critic._sample, actor_critic._train)]
     for program in programs:
         program.clear_cache()
     ahead = PLAN.mdps(["integrator"], twins=2) | PLAN.mdps(["tanks"])  # as a GPU does
@@ -238,7 +238,7 @@ def test_there_must_be_time_for_judging_and_for_the_form_of_feedback(tmp_path: P
 def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
     ran = CliRunner().invoke(command.app, ["train", "--plan", "huge", "--out", str(tmp_path)])
     assert ran.exit_code == 2
-    assert "--plan: 'huge' must be one of full, quick" in ran.output
+    assert "--plan: 'huge' must be one of full, medium, quick" in ran.output
     with pytest.raises(InputError, match="belongs to other settings"):
         open_plan(trained, PLAN, 2)
     (tmp_path / "note.txt").write_text("mine")

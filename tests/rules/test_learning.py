@@ -14,6 +14,7 @@ from metastep.experiments.run import Run
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
 from metastep.rules.actor_critic import rule, sampler
+from metastep.simulation.engine import compiled
 from tests.controllers.problems import BLOCK, make_mdp, make_training_mdp
 from tests.one_block import run
 
@@ -96,10 +97,14 @@ def test_steps_compiled_as_one_are_the_same_steps(monkeypatch, tasks):
     """As on a GPU; three minibatches are fewer than four."""
     mdp, rates = make_training_mdp(), np.full((BLOCK, 1), 3e-3, np.float32)
     learners = mdp.begin(tasks)
-    alone = actor_critic._advance(mdp, learners, rates)
+    alone = mdp.advance(learners, rates)
+    for program in (actor_critic._train, actor_critic._sample):
+        compiled(program).clear_cache()
     for module in (sampler, rule):
         monkeypatch.setattr(module, "steps_at_once", lambda: 4)
-    at_once = actor_critic._advance(mdp, learners, rates)
+    at_once = mdp.advance(learners, rates)
+    compiled(actor_critic._train).clear_cache()
+    compiled(actor_critic._sample).clear_cache()
     assert not np.array_equal(alone.theta, learners.theta)
     np.testing.assert_allclose(at_once.theta, alone.theta, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(at_once.estimate.advantage, alone.estimate.advantage, rtol=1e-4, atol=1e-4)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from metastep.rules.spaces import Space
 from metastep.simulation.engine import compiled, compiled_for
 
 _DEFAULT_OBSERVATION = ("last_divergence", "clip_fraction", "change_in_errors", "last_rate", "budget")
-_START = 2**32 - 1  # stands for the update before the first
+_BEFORE_FIRST = 2**32 - 1  # stands for the update before the first
 
 
 class LastUpdate(NamedTuple):
@@ -105,20 +105,34 @@ class ActorCriticMDP(MetaMDP):
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
         return dataclasses.replace(self, budget=num_updates)
 
+    # Starting, sampling and training are a program each, so that none is compiled as a part of two.
     def begin(self, tasks: Tasks) -> Learners:
-        learners: Learners = compiled_for(self.env, _begin)(self.without_ranges(), tasks)
+        mdp = self.without_ranges()
+        lanes = compiled_for(self.env, _start)(mdp, tasks)
+        batch = compiled_for(self.env, _sample)(mdp, tasks, lanes, jnp.uint32(0))
+        learners: Learners = compiled(_begin)(mdp, tasks, batch)
         return learners
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        moved: Learners = compiled_for(self.env, _advance)(self.without_ranges(), learners, hyperparameters)
-        return moved
+        mdp = self.without_ranges()
+        after, previous = compiled(_train)(mdp, learners, hyperparameters)
+        tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
+        batch = compiled_for(self.env, _sample)(mdp, tasks, learners.estimate.lanes, update)
+        flagged = after.flagged | ~jnp.isfinite(batch.mean_return)
+        moved = learners._replace(theta=after.theta, rule_state=after.state, previous=previous, update=update)
+        return moved._replace(estimate=batch, flagged=flagged)
 
-    def lowered(self, tasks: Tasks) -> tuple[Any, Any]:
+    def lowered(self, tasks: Tasks) -> tuple[Any, ...]:
         """Trace and lower the programs of a block without running them; calls then only compile, in any thread."""
-        programs: tuple[Any, Any] = compiled(_begin), compiled(_advance)
-        mdp, shape = self.without_ranges(), (len(tasks.theta), self.space.num_coordinates)
-        after = programs[0].eval_shape(mdp, tasks), jax.ShapeDtypeStruct(shape, jnp.float32)
-        return programs[0].lower(mdp, tasks), programs[1].lower(mdp, *after)
+        start, sample, begin, train = map(cast("Any", compiled), (_start, _sample, _begin, _train))
+        mdp, values = (
+            self.without_ranges(),
+            jax.ShapeDtypeStruct((len(tasks.theta), self.space.num_coordinates), jnp.float32),
+        )
+        sampled = mdp, tasks, start.eval_shape(mdp, tasks), jnp.uint32(0)
+        begun = mdp, tasks, sample.eval_shape(*sampled)
+        trained = train.lower(mdp, begin.eval_shape(*begun), values)
+        return start.lower(mdp, tasks), sample.lower(*sampled), begin.lower(*begun), trained
 
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
@@ -140,22 +154,15 @@ def _sample(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> E
     return mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda, keeps_differences=keeps)
 
 
-def _begin(mdp: ActorCriticMDP, tasks: Tasks) -> Learners:
-    start = mdp.sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _START))
-    batch = _sample(mdp, tasks, start, jnp.uint32(0))
+def _start(mdp: ActorCriticMDP, tasks: Tasks) -> Lanes:
+    return mdp.sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _BEFORE_FIRST))
+
+
+def _begin(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
     nothing, state = jnp.zeros_like(batch.mean_return), mdp.rule.init(tasks.theta)
     previous = LastUpdate(nothing, jnp.zeros_like(tasks.theta), *(nothing,) * 6, batch.entropy, *(nothing,) * 8)
     flagged, curvature = ~jnp.isfinite(batch.mean_return), jnp.zeros((len(tasks.theta), 0), jnp.float32)
     return Learners(*tasks[:2], state, batch, flagged, curvature, previous, tasks.key, update=jnp.uint32(0))
-
-
-def _advance(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> Learners:
-    after, previous = compiled(_train)(mdp, learners, hyperparameters)
-    tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
-    batch = _sample(mdp, tasks, learners.estimate.lanes, update)
-    flagged = after.flagged | ~jnp.isfinite(batch.mean_return)
-    moved = learners._replace(theta=after.theta, rule_state=after.state, previous=previous, update=update)
-    return moved._replace(estimate=batch, flagged=flagged)
 
 
 def _train(mdp: ActorCriticMDP, learners: Learners, hyperparameters: Array) -> tuple[Trained, LastUpdate]:
