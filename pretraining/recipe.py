@@ -238,7 +238,8 @@ def search_levels(
 
     ends = {level: search.of_level(level) for level in sorted(search.levels, key=LEVELS.index)}
     starts, simpler = dict[Level, Start](), None
-    work.clock.reserve = 0 if is_whole else len(judges) * (2 + len(ends)) + len(population)
+    ranged = len(population) * ("feedback" in ends)  # a schedule's are known without simulating
+    work.clock.reserve = 0 if is_whole else len(judges) * (2 + len(ends)) + ranged
     try:
         for level, (own, branch, _) in ends.items():
             known: Any = work.kept(f"forms/{level}", partial(form, level, simpler))
