@@ -7,7 +7,8 @@ A variant of the physics is drawn as the tasks of the preset FAMILY-update are, 
 variants and seeds. Rates: SB3's default of 3e-4, and the best constant, linearly falling and KL-adaptive rate (as in rsl_rl, by
 its target, up to 0.1) on other variants, found by successive halving: all of the grid on a quarter of the tuning variants, the
 best three on all of them. Levels of a searched
-model (constant, schedule, feedback) are set by `LearnedUpdate`; the model was searched in simulation, never on these variants.
+model (constant, schedule, feedback) are set by `LearnedUpdate`, without guards unless `--outside fallback` has them; the model
+was searched in simulation, never on these variants.
 
 The score is the mean return of all batches after the first update: of the last finished episode of every environment, or its
 rewards so far. Intervals are Student's t over variants. Every finished run is a line of `--kept`, so that a comparison can be
@@ -56,6 +57,7 @@ class Job(NamedTuple):
     model: str  # file; empty without a model
     fingerprint: str  # of the model
     digest: str  # of the loop's settings
+    outside: str | None = None  # what guards do with a model's proposals; "trust", none, in earlier files
 
 
 @cache
@@ -96,7 +98,7 @@ def run(job: Job) -> dict[str, Any]:
     if job.method == ADAPTIVE:
         callbacks.append(KLAdaptive(job.rate, LARGEST_RATE))
     if job.model:
-        callbacks.append(LearnedUpdate(job.model, outside="trust"))
+        callbacks.append(LearnedUpdate(job.model, outside=job.outside or "trust"))
     steps = job.updates * loop.num_envs * agent.n_steps
     _, took = timed(lambda: agent.learn(steps, callback=[watch, *callbacks]))
     score = float(np.mean(watch.curve[1:]))
@@ -137,6 +139,7 @@ def compare(asked: Namespace, runs: Callable[[list[Job]], list[dict[str, Any]]])
             model,
             fingerprint_of(model),
             loop.digest,
+            asked.outside if model and asked.outside != "trust" else None,
         )
         return Job(family, method, rate, seed, *facts)
 
@@ -211,6 +214,9 @@ def main() -> None:
         "--models", default="", help="files of the levels, with {family} and {level}; without it only rates"
     )
     parser.add_argument("--levels", nargs="+", default=[*LEVELS], choices=LEVELS)
+    parser.add_argument(
+        "--outside", default="trust", choices=("trust", "fallback"), help="guards: off, or as for users"
+    )
     parser.add_argument("--families", nargs="+", default=[*FAMILIES], choices=[*FAMILIES])
     parser.add_argument("--variants", type=int, default=20, help="of the physics, to compare on")
     parser.add_argument("--tuning-variants", type=int, default=20, help="others, to tune rates on")

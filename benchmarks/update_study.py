@@ -478,16 +478,17 @@ def loops_of(done: dict[int, Record]) -> Record:
     """
     done = {seed: parts for seed, parts in done.items() if "loops" in parts}
     table: Record = {}
-    pairs = (("feedback", "schedule"), ("feedback over loops", "schedule over loops"), ("schedule over loops", "fixed"))
+    pairs = (("feedback", "schedule"), ("feedback over loops", "schedule over loops"), ("schedule over loops", "rate"))
     known = next(iter(next(iter(done.values()))["loops"]["loops"].values()))["methods"] if done else {}
-    for high, low in (pair for pair in pairs if {*pair} <= {*known}):
+    for high, low in (pair for pair in pairs if {*pair} - {"rate"} <= {*known}):
         everywhere: list[list[np.ndarray]] = [[] for _ in done]
         for loop in next(iter(done.values()))["loops"]["loops"]:
             rows = []
             for index, parts in enumerate(done.values()):
                 part = parts["loops"]["loops"][loop]
                 own = {name: np.array(each["area"]) for name, each in part["methods"].items()}
-                gain = max(own[name].mean() for name in LOOP_RATES if name in own) - np.mean(part["first"])
+                own["rate"] = max((own[name] for name in LOOP_RATES if name in own), key=np.mean)
+                gain = own["rate"].mean() - np.mean(part["first"])
                 rows.append((own[high] - own[low]) / (gain if gain > 0.0 else np.nan))
                 everywhere[index].append(rows[-1])
             table[f"{high} minus {low}, {loop}"] = lead(rows)

@@ -14,9 +14,6 @@ import typer
 from metastep.cli.frame import ForceOption, ImportsOption, main, program, with_options_of, working
 
 app = program("python -m pretraining")
-# XLA measures kernels on the one GPU: threads that compile dozens of programs would wait for each other. Not where users set it.
-if "xla_gpu_autotune_level" not in (flags := os.environ.get("XLA_FLAGS", "")):
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
 _UNFINISHED = 3  # exit code where the time is up before there is a result
 
 
@@ -116,4 +113,7 @@ def pooled(
 
 
 if __name__ == "__main__":
+    # XLA measures kernels on the one GPU: threads that compile dozens of programs would wait for each other.
+    if "xla_gpu_autotune_level" not in (flags := os.environ.get("XLA_FLAGS", "")):
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
     main(app)

@@ -211,10 +211,12 @@ def search_levels(
     def go_on(start: Start, until: int) -> Course:
         """Search a level until its mean of a generation was judged."""
         level = start.network.level
+        is_end = until == ends[level][0].generations  # the mean of the last generation is always judged
+        judged = until if is_end else until - until % search.validate_every
 
         def reached(course: Course) -> Course:
             found[level] = start.network, course
-            if course.generation >= until and course.scores[-1][0] >= until - until % search.validate_every:
+            if course.generation >= until and course.scores[-1][0] >= judged:
                 raise _Paused
             return course
 

@@ -96,15 +96,15 @@ def test_results_do_not_depend_on_what_only_models_see(tasks) -> None:
 def test_steps_compiled_as_one_are_the_same_steps(monkeypatch, tasks):
     """As on a GPU; three minibatches are fewer than four."""
     mdp, rates = make_training_mdp(), np.full((BLOCK, 1), 3e-3, np.float32)
-    learners = mdp.begin(tasks)
+    learners, traced = mdp.begin(tasks), list[None]()
     alone = mdp.advance(learners, rates)
-    for program in (actor_critic._train, actor_critic._sample):
-        compiled(program).clear_cache()
-    for module in (sampler, rule):
-        monkeypatch.setattr(module, "steps_at_once", lambda: 4)
+    programs = [compiled(each) for each in (actor_critic._train, actor_critic._sample)]
+    for module, program in zip((sampler, rule), programs, strict=True):
+        monkeypatch.setattr(module, "steps_at_once", lambda: traced.append(None) or 4)
+        program.clear_cache()
     at_once = mdp.advance(learners, rates)
-    compiled(actor_critic._train).clear_cache()
-    compiled(actor_critic._sample).clear_cache()
+    _ = [program.clear_cache() for program in programs]
+    assert len(traced) > 1
     assert not np.array_equal(alone.theta, learners.theta)
     np.testing.assert_allclose(at_once.theta, alone.theta, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(at_once.estimate.advantage, alone.estimate.advantage, rtol=1e-4, atol=1e-4)

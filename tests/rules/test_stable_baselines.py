@@ -18,7 +18,7 @@ from metastep.rules.actor_critic import A2C, PPO, TRPO, Experience, Sampler
 from metastep.rules.actor_critic.ppo import Minibatch
 from metastep.rules.actor_critic.sampler import Steps, temporal_differences
 
-pytest.importorskip("stable_baselines3")
+pytest.importorskip("sb3_contrib")  # brings stable_baselines3
 import sb3_contrib
 import stable_baselines3
 import torch
@@ -269,4 +269,4 @@ def test_trpo(name: str) -> None:
         model.train()
         found = of_torch(batch.policy, {own: parameter for parameter, own in named})
         np.testing.assert_allclose(trained.theta[index], found, rtol=1e-3, atol=1e-4)
-        assert np.abs(found - theta[index]).max() > 1e-3
+        assert trained.divergence[index] > 1e-5

@@ -86,6 +86,11 @@ class ActorCriticMDP(MetaMDP):
         """Whether lambda of the advantages is chosen for each update; then batches keep the temporal differences."""
         return "gae_lambda" in self.space.names
 
+    @property
+    def _sampling(self) -> tuple[Sampler, float, bool]:
+        """What a batch depends on besides its learners; rules and spaces share the program."""
+        return self.sampler, self.rule.gae_lambda, self.chooses_lambda
+
     def learner_size(self, *, keeps_episodes: bool = False) -> int:
         env, policy = self.env, self.policy
         # Observations before and after, actions, noise and seven further numbers; of this batch and of the next.
@@ -107,17 +112,15 @@ class ActorCriticMDP(MetaMDP):
 
     # Starting, sampling and training are a program each, so that none is compiled as a part of two.
     def begin(self, tasks: Tasks) -> Learners:
-        mdp = self.without_ranges()
-        lanes = compiled_for(self.env, _start)(mdp, tasks)
-        batch = compiled_for(self.env, _sample)(mdp, tasks, lanes, jnp.uint32(0))
-        learners: Learners = compiled(_begin)(mdp, tasks, batch)
+        lanes = compiled_for(self.env, _start)(self.sampler, tasks)
+        batch = compiled_for(self.env, _sample)(self._sampling, tasks, lanes, jnp.uint32(0))
+        learners: Learners = compiled(_begin)(self.without_ranges(), tasks, batch)
         return learners
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        mdp = self.without_ranges()
-        after, previous = compiled(_train)(mdp, learners, hyperparameters)
+        after, previous = compiled(_train)(self.without_ranges(), learners, hyperparameters)
         tasks, update = Tasks(learners.context, after.theta, learners.key), learners.update + jnp.uint32(1)
-        batch = compiled_for(self.env, _sample)(mdp, tasks, learners.estimate.lanes, update)
+        batch = compiled_for(self.env, _sample)(self._sampling, tasks, learners.estimate.lanes, update)
         flagged = after.flagged | ~jnp.isfinite(batch.mean_return)
         moved = learners._replace(theta=after.theta, rule_state=after.state, previous=previous, update=update)
         return moved._replace(estimate=batch, flagged=flagged)
@@ -129,10 +132,10 @@ class ActorCriticMDP(MetaMDP):
             self.without_ranges(),
             jax.ShapeDtypeStruct((len(tasks.theta), self.space.num_coordinates), jnp.float32),
         )
-        sampled = mdp, tasks, start.eval_shape(mdp, tasks), jnp.uint32(0)
+        sampled = self._sampling, tasks, start.eval_shape(self.sampler, tasks), jnp.uint32(0)
         begun = mdp, tasks, sample.eval_shape(*sampled)
         trained = train.lower(mdp, begin.eval_shape(*begun), values)
-        return start.lower(mdp, tasks), sample.lower(*sampled), begin.lower(*begun), trained
+        return start.lower(self.sampler, tasks), sample.lower(*sampled), begin.lower(*begun), trained
 
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
@@ -148,14 +151,14 @@ class ActorCriticMDP(MetaMDP):
         return Seen(quantities, Memory(updates, updates, **shared | {"step_norm": last.norm_before}), jnp)
 
 
-def _sample(mdp: ActorCriticMDP, tasks: Tasks, lanes: Lanes, update: Array) -> Experience:
+def _start(sampler: Sampler, tasks: Tasks) -> Lanes:
+    return sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _BEFORE_FIRST))
+
+
+def _sample(settings: tuple[Sampler, float, bool], tasks: Tasks, lanes: Lanes, update: Array) -> Experience:
+    sampler, gae_lambda, keeps = settings
     key = purpose_key(tasks.key, Purpose.SIMULATION, update)
-    keeps = mdp.chooses_lambda
-    return mdp.sampler(tasks.theta, tasks.context, lanes, key, mdp.rule.gae_lambda, keeps_differences=keeps)
-
-
-def _start(mdp: ActorCriticMDP, tasks: Tasks) -> Lanes:
-    return mdp.sampler.start(tasks.context, purpose_key(tasks.key, Purpose.SIMULATION, _BEFORE_FIRST))
+    return sampler(tasks.theta, tasks.context, lanes, key, gae_lambda, keeps_differences=keeps)
 
 
 def _begin(mdp: ActorCriticMDP, tasks: Tasks, batch: Experience) -> Learners:
