@@ -16,8 +16,9 @@ from pretraining.families.robots import Robot
 
 RATES = Range(3e-5, 0.1, "log")
 CHOICES = PPO.choices | {"gradient_steps": Range(4.0, 640.0, "log", "gradient_steps")}
-START = {"stepsize": 2e-3, "gradient_steps": 48.0, "clip_range": 0.2, "gae_lambda": 0.95, "entropy_weight": 1e-3}
-START |= {"critic_rate": 1.0}
+# Where a search begins: near what an earlier one over the same families went to from the usual values.
+START = {"stepsize": 2e-3, "gradient_steps": 96.0, "clip_range": 0.4, "gae_lambda": 0.95, "entropy_weight": 2e-3}
+START |= {"critic_rate": 3.0}
 
 
 class Loop(NamedTuple):

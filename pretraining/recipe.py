@@ -119,12 +119,12 @@ _FEW = ("springs", "catch", "bandit-continuous", "tabular", "integrator", "netwo
 _OTHERS = ("tanks", "pursuit", "prey-discrete"), ("queues", "stock", "room")
 _SMALL: Any = {"learners": 64, "families_at_once": 2, "generations": 18, "validate_every": 6, "tuning_tasks": 16}
 _SMALL |= {"tuned_every": 1, "test_tasks": 32, "sizes": (2, 4)}
-_MEDIUM: Any = {"levels": ("constant", "schedule"), "learners": 128, "families_at_once": 3, "generations": 30}
-_MEDIUM |= {"validate_every": 10, "tuning_tasks": 16, "tuned_every": 11, "test_tasks": 64, "sizes": ()}
+_MEDIUM: Any = {"levels": ("constant", "schedule"), "learners": 64, "families_at_once": 4, "generations": 60}
+_MEDIUM |= {"validate_every": 20, "tuning_tasks": 16, "tuned_every": 11, "test_tasks": 128, "sizes": ()}
 _SEARCH = shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES])
 PLANS = {
     "full": Plan(_SEARCH, shuffled(_SELECTION), loop_of=SWAPPED),
-    "medium": Plan(_SEARCH, shuffled(_SELECTION), loops=MEDIUM_LOOPS, **_MEDIUM),  # an hour and a half on two cores
+    "medium": Plan(_SEARCH, shuffled(_SELECTION), loops=MEDIUM_LOOPS, **_MEDIUM),  # two hours on two cores
     "quick": Plan(_FEW, *_OTHERS, SMALL_LOOPS, **_SMALL),  # 20 minutes on two cores
 }
 
