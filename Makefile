@@ -62,8 +62,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/fqi.py
 	$(BIN)/python benchmarks/ppo.py
 
-# Each model takes minutes on a GPU; PPO's take hours on a CPU. The first, ppo, is searched over many families and loops. The same device gives the same bytes. PPO's models may propose larger
-# rates than the presets allow, so that one range serves all families.
+# Each model takes minutes on a GPU; PPO's take hours on a CPU. The first, ppo, is searched over many families and loops. The same
+# device gives the same bytes. PPO's models may propose larger rates than the presets allow.
 PPO := pendulum-ppo cartpole-ppo acrobot-ppo mountaincar-ppo
 # Arguments: preset, trees to keep, options of the run.
 define published
@@ -79,7 +79,6 @@ pretrained: $(VENV)/.core
 	$(foreach preset,cartpole nav2d minigolf swingup,$(call published,$(preset),5,--device cpu))
 	$(call published,halfcheetah,5,--device gpu)
 	$(foreach preset,$(PPO),$(call published,$(preset),20,--device gpu --set meta.stepsize_high=0.1))
-	$(BIN)/python -m pretraining pooled $(PPO:%=runs/pretrained/%) --name ppo-classic --trees 20 --out src/metastep/pretrained --force
 
 clean:
 	rm -rf $(VENV) .cache build dist site *.egg-info src/*.egg-info benchmarks/.venvs

@@ -1,8 +1,8 @@
 """Stable-Baselines3's PPO on Gymnasium's classic environments, their physics varied: a learned rate beside those in use.
 
-    python benchmarks/sb3_rates.py --model ppo-classic --seeds 10                  # four families, loops as in the presets
-    python benchmarks/sb3_rates.py --model ppo-classic --loop default --jobs 8     # one environment, batches and epochs of SB3
-    python benchmarks/sb3_rates.py --model FILE --families pendulum --seeds 2 --updates 5     # a look
+    python benchmarks/sb3_rates.py --model cartpole-ppo --families cartpole --seeds 10        # loops as in the presets
+    python benchmarks/sb3_rates.py --model cartpole-ppo --families cartpole --loop default    # batches and epochs of SB3
+    python benchmarks/sb3_rates.py --model FILE --families pendulum --seeds 2 --updates 5            # a look
 
 A seed is a variant of the physics, drawn as the family's tasks are, and everything random in the run; all methods share both.
 Rates in use: SB3's default 3e-4, constant and annealed linearly, and one that follows a divergence (a factor of 1.5 up or down
@@ -239,7 +239,7 @@ def main() -> None:
     grids = dict(GRIDS)
     if asked.smoke:
         small = {
-            "model": "ppo-classic",
+            "model": "cartpole-ppo",
             "families": ["cartpole"],
             "seeds": 2,
             "tuning_seeds": 1,

@@ -42,7 +42,7 @@ def main() -> None:
     actor, critic = network(4, 64, 64, 2, gain=0.01), network(4, 64, 64, 1, gain=1.0)
     optimizer = torch.optim.Adam([{"params": actor.parameters()}, {"params": critic.parameters()}], lr=3e-4, eps=1e-5)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    model, last_update, order = metastep.load("ppo-classic"), {}, None
+    model, last_update, order = metastep.load("ppo"), {}, None
     # Values of one's own, for a loop or a feature that is unlike those that the model was trained on.
     own = {name: USUAL[name] for name in model.record.hyperparameters}
     stepper = model.stepper(UPDATES, fallback=own, loop={"actions": "discrete", "num_envs": ENVS, "discount": DISCOUNT})

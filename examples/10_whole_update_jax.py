@@ -23,7 +23,7 @@ EPOCH, SIZES = ENVS * STEPS // MINIBATCH, (4, 64, 64)
 
 env = metastep.make_env("cartpole-v1")
 TASK = env.context_space.unpack(jnp.array([1.0, 0.1, 0.5, 10.0]))  # masses of cart and pole, half its length, force
-model = metastep.load("ppo-classic")
+model = metastep.load("ppo")
 # Values of one's own, for a loop or a feature that is unlike those that the model was trained on.
 own = {name: USUAL[name] for name in model.record.hyperparameters}
 loop = {"actions": "discrete", "num_envs": ENVS, "discount": DISCOUNT}

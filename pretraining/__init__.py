@@ -6,6 +6,5 @@ It uses the public API of metastep only. From the root of the repository:
     python -m pretraining train --device gpu --minutes 25     # search the model; the same command goes on with the search
     python -m pretraining score --device gpu --minutes 25     # test it on families that it never saw
     metastep publish runs/ppo --name ppo                      # the model file and its card
-    python -m pretraining pooled RUN RUN --name NAME          # one model fitted on several runs
     metastep search pretraining/presets/lander-update.toml    # a model for one family
 """

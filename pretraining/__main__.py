@@ -1,4 +1,4 @@
-"""`python -m pretraining`: train the model `ppo`, score it on the final test, and write its card; or fit one on several runs."""
+"""`python -m pretraining`: train the model `ppo`, score it on the final test, and write its card."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from metastep.cli.frame import ForceOption, ImportsOption, main, program, with_options_of, working
+from metastep.cli.frame import main, program, with_options_of, working
 
 app = program("python -m pretraining")
 _UNFINISHED = 3  # exit code where the time is up before there is a result
@@ -88,28 +88,6 @@ def score(terminal: Any, work: Any) -> None:
             shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
             print(f"{name} ({row['loop']}): over the universal rate {shown(*row['over_universal'])}, ", end="")
             print(f"over its own ({row['own_rate']}) {shown(*row['over_own'])}")
-
-
-@app.command()
-@working
-def pooled(
-    terminal: Any,
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, each of another family.")],
-    name: Annotated[str, typer.Option(help="Name of the model.")],
-    out: Annotated[Path, typer.Option(help="Folder of the model file and its card.")] = Path("models"),
-    trees: Annotated[int | None, typer.Option(min=1, help="Trees of every forest to keep; default: all.")] = None,
-    allow_imports: ImportsOption = False,
-    force: ForceOption = False,
-) -> None:
-    """Fit one model on the training data of several runs, and write it as a small file with a card."""
-    from metastep import Run
-    from metastep.experiments.publishing import publish_model, require_free
-    from pretraining.pooled import fit_pooled
-
-    require_free(name, out, force)  # before hours of work
-    opened = [Run.open(run).importing(allow_imports) for run in runs]
-    how: Any = {"command": _command(), "tracker": terminal, "trees": trees, "force": force}
-    print(*publish_model(fit_pooled(opened, tracker=terminal), opened, name, out, **how)[:2], sep="\n")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from pretraining.pages import write_page
 from pretraining.sb3 import TUNED, ZOO, Curve, KLAdaptive, fingerprint_of, finished, run_all, workers
 from pretraining.work import Clock
 
-MODEL, UNIVERSAL = "ppo-classic", "linear 0.003"  # the schedule is for models without a universal one in their record
+MODEL, UNIVERSAL = "ppo", "linear 0.003"  # the schedule is for models without a universal one in their record
 LOOPS = {"sb3": "Stable-Baselines3's default loop", "zoo": "RL Zoo's loop"}
 METHODS = {"model": "model", "default": "SB3's default", "linear": "linear annealing", "adaptive": "KL-adaptive"}
 METHODS |= {"universal": "universal schedule", "zoo": "RL Zoo, tuned"}

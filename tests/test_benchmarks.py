@@ -46,7 +46,7 @@ def test_runs_of_another_model_or_loop_run_again(tmp_path, monkeypatch):
     others = [sb3_rates.loop_of("pendulum", "default"), loop._replace(hold=2), loop._replace(horizon=7)]
     others += [loop._replace(settings=loop.settings | {"n_epochs": 99}), sb3_rates.loop_of("acrobot", "preset")]
     assert len({each.digest for each in (loop, *others)}) == 6
-    job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "ppo-classic", "preset", 30, "first fit", loop.digest)
+    job = sb3_rates.Job("pendulum", "learned", 0.0, 0.0, 0, "cartpole-ppo", "preset", 30, "first fit", loop.digest)
     jobs = [job, job._replace(fingerprint="second fit"), job._replace(digest="another preset")]
     for asked in ([job, job], jobs):
         work = lambda job: made.append(job) or job._asdict()  # noqa: E731

@@ -9,24 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from metastep.fqi import save_model
-from metastep.search import save_model as save_searched
+from metastep.search import save_model
 from tests.processes import execute
-from tests.steppers import ADDED, TRAINING, tiny_model, whole_model
+from tests.steppers import ADDED, TRAINING, whole_model
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples"
 EXAMPLES = sorted([*FOLDER.glob("*.py"), *FOLDER.glob("*.ipynb")])
-LOOPS = [path for path in EXAMPLES if "_rate_" in path.name]
+LOOPS = [path for path in EXAMPLES if re.match(r"\d+_update_", path.name)]
 
 
 def before(path: Path) -> Path:
-    """The same loop without a learned rate."""
-    return FOLDER / "before" / path.name.replace("_rate", "")
+    """The same loop without a model."""
+    return FOLDER / "before" / path.name.replace("_update", "")
 
 
 def test_examples_of_loops_are_short_and_each_has_one_before_it():
     for path in LOOPS:
-        assert len(path.read_text().splitlines()) <= 40, path.name
+        assert len(path.read_text().splitlines()) <= 45, path.name
     assert sorted(FOLDER.glob("before/*.py")) == [before(path) for path in LOOPS]
 
 
@@ -53,15 +52,15 @@ def script(path: Path) -> str:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_examples_run(group, tmp_path):
-    models, scripts = {"rate": tmp_path / "rate.safetensors", "whole": tmp_path / "whole.safetensors"}, []
-    known = {"configuration": {"experiment": {"meta": {"num_updates": 9}}}}
-    # Models of several families, so that no loop's settings differ from the model's.
-    for (kind, file), model in zip(models.items(), (tiny_model(), whole_model((*TRAINING, *ADDED))), strict=True):
-        anywhere = replace(model.record, setting={"env": "several", "rule": {"name": "ppo"}}, **known)
-        (save_model if kind == "rate" else save_searched)(replace(model, record=anywhere), file)
+    scripts = []
     for path in (path for path in EXAMPLES if path.name.partition("_")[0] in group.split()):
-        copy, file = tmp_path / f"{path.stem}.py", models["whole" if "_whole_" in path.name else "rate"]
-        copy.write_text(script(path).replace('"ppo-classic"', repr(str(file))))
+        # A model of several families, so that no loop's settings differ from the model's.
+        model = whole_model((*TRAINING, *ADDED) if "_whole_" in path.name else ())
+        known = {"configuration": {"experiment": {"meta": {"num_updates": 9}}}}
+        anywhere = replace(model.record, setting={"env": "several", "rule": {"name": "ppo"}}, **known)
+        save_model(replace(model, record=anywhere), file := tmp_path / f"{path.stem}.safetensors")
+        copy = tmp_path / f"{path.stem}.py"
+        copy.write_text(script(path).replace('"ppo"', repr(str(file))))
         scripts += [before(path), copy] if path in LOOPS else [copy]
     flags = {"XLA_FLAGS": HASTY} if "10" in group else {}  # others are in the cache of compiled programs
     finished = execute(*scripts, cwd=tmp_path, METASTEP_EXAMPLE_QUICK="1", MPLBACKEND="agg", **flags)

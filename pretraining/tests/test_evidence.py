@@ -44,7 +44,7 @@ def test_all_methods_run_resume_and_come_to_a_page(tmp_path, monkeypatch, capsys
     page = places["page"].read_text()
     assert page.count("updates left to the loop") == 2  # of every environment, in both loops
     assert page.count("| 100 % |") >= 3
-    assert all(label in page for label in ("ppo-classic minus it", "KL-adaptive", "RL Zoo, tuned", "Pusher-v5"))
+    assert all(label in page for label in ("ppo minus it", "KL-adaptive", "RL Zoo, tuned", "Pusher-v5"))
     for name in ("sb3-scores", "sb3-curves", "zoo-scores", "zoo-curves"):
         assert f"](../images/evidence-{name}.svg)" in page
         assert (places["figures"] / f"evidence-{name}.svg").stat().st_size > 1000

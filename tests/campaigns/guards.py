@@ -131,9 +131,9 @@ def one(draw: random.Random, name: str, kind: str) -> tuple[float, float, list[s
     keys += ["approx_kl"] if kind == "missing" else []  # there is no guard without it
     known = {key: loop[key] for key in USUAL if key not in ("num_updates", "batch_steps")}
     trained = {each.get("actions", "") for each in model.record.trained_on}
-    known |= {"actions": ({"discrete", "continuous"} - trained).pop()} if kind == "actions" else {}
+    known |= {"actions": [*{"discrete", "continuous"} - trained, "multidiscrete"][0]} if kind == "actions" else {}
     own = {"gradient_steps": loop["epochs"] * max(1, loop["batch_steps"] // loop["minibatch_size"])}
-    own |= {"stepsize": rate, "clip_range": 0.2, "critic_rate": 1.0}
+    own |= {"stepsize": rate, "clip_range": 0.2, "critic_rate": 1.0, "gae_lambda": 0.95, "entropy_weight": 0.0}
     own = {key: own[key] for key in model.record.hyperparameters}
     make = partial(model.stepper, loop["num_updates"], fallback=own, loop=known)
     steppers = [make()]
@@ -165,8 +165,8 @@ def wrong(kind: str, name: str, said: list[str]) -> str:
     if kind in ("healthy", "near", "network") and any("more than" not in text for text in said):
         return "is not due"
     must = {"nan": "nan", "inf": "inf|nan", "stale": "approx_kl is", "constant": "approx_kl is", "missing": "missing"}
-    due = {*CHANGES, "actions"} - ({"actions"} if name == "ppo-classic" else set())  # which knows both kinds
-    due -= set() if name in pretrained.names() else {"epochs"}  # which the others choose
+    due = {*CHANGES, "actions"} - ({"num_envs", "batch_steps", "minibatch_size"} if name == "ppo" else set())  # known there
+    due -= {"epochs"} if "gradient_steps" in models()[name].record.hyperparameters else set()
     must |= {each: f"{each} is" for each in due}
     return "is due" if kind in must and not any(re.search(must[kind], text) for text in said) else ""
 

@@ -177,7 +177,7 @@ def campaign(number: int, seed: int, sandbox: Path) -> dict[str, Any]:
     draw, tally = random.Random(seed), Tally()
     models: dict[str, Any] = {name: pretrained.load(name) for name in pretrained.names()}
     models |= {"tiny": tiny_model(), "clip": clip_model(), "whole": whole_model(TRAINING[:5])}
-    rates = [name for name in models if name.endswith("ppo") or name in ("tiny", "ppo-classic")]
+    rates = [name for name in models if name.endswith("ppo") or name == "tiny"]
     kinds: list[Callable[[random.Random, Model], None]] = [call_stepper, restore_stepper, pytorch, baselines3, optax]
     for _ in range(number):
         # A call of optax that is not compiled takes 50 times as long as others.

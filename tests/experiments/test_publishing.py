@@ -88,7 +88,7 @@ def test_what_comes_with_the_library_is_small_and_has_a_card():
     folder: Path = pretrained.folder()
     assert sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".safetensors") <= 5e6
     fitted = [name for name in list_presets() if load(name).learner == "fitted-q"]
-    assert set(pretrained.names()) == {*fitted, "ppo-classic"}
+    assert set(pretrained.names()) == {*fitted, "ppo"}
     for name in pretrained.names():
         assert "## Made by" in pretrained.card(name)
         assert recorded_model(folder / f"{name}.md") == storage.sha256_of(folder / f"{name}.safetensors")

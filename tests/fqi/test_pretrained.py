@@ -20,7 +20,6 @@ BEFORE = {
     "mountaincar-ppo": (0.0850242, 0.00359434, 0.0303529),
     "nav2d": (1.0, 1.41254, 2.0, 0.177828, 2.52843),
     "pendulum-ppo": (0.0614649, 0.00458465, 0.0163177),
-    "ppo-classic": (0.0121353, 0.0058478, 0.0118374),
     "swingup": (0.0, 0.316228, 2.0, 0.0707946, 1.43892),
 }
 """What version 0.2 gave: the actions of two observations, and the mean step of 64."""
@@ -40,8 +39,7 @@ def test_models_propose_what_they_did_before_and_fit_their_meta_mdp(name):
         sizes[part], place = rows[0, place : place + size], place + size
     proposal = model.propose(**sizes)
     assert [*proposal.values.values()] == pytest.approx(actions[0])
-    if name != "ppo-classic":  # of several families
-        MetaFQIController(model).init(build_mdp(parse(record.configuration["experiment"])), None)
+    MetaFQIController(model).init(build_mdp(parse(record.configuration["experiment"])), None)
 
 
 def test_a_choice_of_clip_ranges_gets_its_values_from_the_recorded_rule(tmp_path):

@@ -25,7 +25,7 @@ from metastep._core.settings import require_modules
 from metastep._core.storage import write_lock
 from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
-from metastep.experiments.config import build_mdp, parse, require_available
+from metastep.experiments.config import build_mdp, list_presets, load, parse, require_available
 from metastep.experiments.provenance import require_same
 from metastep.experiments.schema import Experiment
 from metastep.fqi import Model
@@ -61,12 +61,14 @@ def learn(
 ) -> tuple[float, float]:
     """Train a policy on a task of the model's family, or continue where an earlier call stopped.
 
-    `family` is required if the model was fitted on several. The default number of updates is that of the model's comparison.
-    Return the mean returns before the first update and after the last.
+    For a model of many families, `family` is a preset or a TOML file, whose environment and training loop are used. The default
+    number of updates is that of the experiment's comparison. Return the mean returns before the first update and after the last.
     """
     config = experiment_of(model, family, allow_imports=allow_imports)
     total = num_updates or config.compare.num_updates
     mdp = dataclasses.replace(build_mdp(config), block_size=1).with_budget(total)
+    if isinstance(model, SearchedModel):  # a preset's own space is that of the rate
+        mdp = mdp.with_rule(mdp.rule, model.record.space)
     context = parse_task(task, space := mdp.env.context_space)
     require_available(mdp)
     values = {name: float(str(value)) for name, value in zip(space.names, context, strict=True)}
@@ -169,17 +171,18 @@ def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:
 
 
 def experiment_of(model: AnyModel, family: str = "", *, allow_imports: bool = False) -> Experiment:
-    """Return the experiment that a model was fitted in; `family` names one of several."""
-    configuration = model.record.configuration
-    recorded = [*configuration.get("families", {"": configuration.get("experiment")}).values()]
-    if not all(isinstance(each, dict) and "env" in each for each in recorded):
+    """Return the experiment that a model was learned in; for one of many families, `family` is a preset or a TOML file."""
+    recorded = model.record.configuration.get("experiment")
+    if "families" in model.record.setting:
+        if family not in list_presets() and not family.endswith(".toml"):
+            raise not_registered("--family", family, [*list_presets(), "a TOML file"], "is no preset")
+        config = load(family, "full")
+    elif not isinstance(recorded, dict) or "env" not in recorded:
         raise InputError("model: its record does not name the experiment it was fitted in, so no learner can be built.")
-    experiments = {config.env.name: config for config in map(parse, recorded)}
-    # The name after `module:` is sufficient.
-    matches = [name for name in experiments if family in ("", name, name.rpartition(":")[2])]
-    if len(matches) != 1:
-        raise not_registered("--family", family, [*experiments], "is not one of the model's")
-    config = experiments[matches[0]]
+    else:
+        config = parse(recorded)
+        if family not in ("", own := config.env.name, own.rpartition(":")[2]):  # the name after `module:` is sufficient
+            raise not_registered("--family", family, [own], "is not the model's")
     require_modules(config.part_names(), "model", allow_imports=allow_imports)
     return config
 

@@ -27,60 +27,49 @@ from metastep.report.tables import comparison_table, differences_table, target_o
 from metastep.search import load_model
 
 
-def publish(run: Run, name: str, out: Path, **options: Any) -> tuple[Path, Path, float]:
-    """Write the model of a run and its card; the options are those of `publish_model`.
-
-    Of several models, it is the one whose method the others are compared with.
-    """
-    followed = run.models_needed[0] if len(run.models_needed) == 1 else ""
-    if run.comparison_file.exists():
-        followed = run.methods[target_of(run.comparison)].model
-    return publish_model(read_fitted(run.of_model(followed))[0], [run], name, out, followed=followed, **options)
-
-
-def publish_model(
-    whole: AnyModel,
-    runs: Sequence[Run],
+def publish(
+    run: Run,
     name: str,
     out: Path,
     *,
-    followed: str = "",
     trees: int | None = None,
     command: str = "",
     force: bool = False,
     tracker: Tracker | None = None,
 ) -> tuple[Path, Path, float]:
-    """Write a model that was learned from runs, and its card, to `NAME.safetensors` and `NAME.md`.
+    """Write the model of a run and its card to `NAME.safetensors` and `NAME.md`.
 
-    `followed` is the name of the model in the runs, `trees` the number of trees to keep of every forest, by default all. The card
-    has the SHA-256 of the model, so that `load_model` detects a pair that does not belong together. Return both paths, and the
-    share of observations for which the packed model proposes exactly the same.
+    Of several models, it is the one whose method the others are compared with. `trees` is the number of trees to keep of every
+    forest, by default all. The card has the SHA-256 of the model, so that `load_model` detects a pair that does not belong
+    together. Return both paths, and the share of observations for which the packed model proposes exactly the same.
     """
     require_free(name, out, force)
-    learned = [run.of_model(followed) for run in runs]
+    followed = run.models_needed[0] if len(run.models_needed) == 1 else ""
+    if run.comparison_file.exists():
+        followed = run.methods[target_of(run.comparison)].model
+    learned, env = run.of_model(followed), run.config.env.name
+    whole = read_fitted(learned)[0]
     small, content, same, about = _packed(whole, learned, trees)
     parts, seen = [*_training(whole, learned)], tuple(part.name for part in small.record.observation)
-    for run, mdp in zip(runs, (each.mdp for each in learned), strict=True):
-        if run.comparison_file.exists():
-            method = Method(name, mdp.rule, controller_of(small), space=mdp.space, observation=seen or None)
-            comparison = join([run.test([method], tracker=tracker), run.comparison])
-            resamples: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
-            tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals. AUC is the mean return over the updates."
-            parts += [Heading(f"Scores on {run.config.env.name}"), Paragraph(f"{tasks} {name} is this file.")]
-            paired = differences(comparison, name, **resamples)
-            parts += [comparison_table(comparison, **resamples), differences_table(comparison, name, paired)]
+    if run.comparison_file.exists():
+        mdp = learned.mdp
+        method = Method(name, mdp.rule, controller_of(small), space=mdp.space, observation=seen or None)
+        comparison = join([run.test([method], tracker=tracker), run.comparison])
+        resamples: Any = {"seed": run.config.seed, "num_resamples": run.config.compare.num_resamples}
+        tasks = f"{comparison.num_tasks} test tasks, with 95 % intervals. AUC is the mean return over the updates."
+        parts += [Heading(f"Scores on {env}"), Paragraph(f"{tasks} {name} is this file.")]
+        paired = differences(comparison, name, **resamples)
+        parts += [comparison_table(comparison, **resamples), differences_table(comparison, name, paired)]
     versions = dict(sorted(whole.record.versions.items()))
-    devices = versions.pop("device", "unknown")
+    device = versions.pop("device", "unknown")
     if isinstance(whole, Model):
-        distinct = dict.fromkeys(read_dataset(run, verify=False).environment["device"] for run in learned)
-        devices = f"{', '.join(distinct)}; the forests were fitted on a CPU"
+        device = f"{read_dataset(learned, verify=False).environment['device']}; the forests were fitted on a CPU"
     fitted_with = ", ".join(f"{package} {version}" for package, version in versions.items())
-    commands = [*(run.command() or f"# the run in {run.path.name}" for run in runs), command]
-    parts += [Heading("Made by"), Command("\n".join(commands))]
-    parts += [Paragraph(f"Simulated on {devices}, with {fitted_with}.")]
+    made = run.command() or f"# the run in {run.path.name}"
+    parts += [Heading("Made by"), Command(f"{made}\n{command}")]
+    parts += [Paragraph(f"Simulated on {device}, with {fitted_with}.")]
     parts += [Heading("File"), Paragraph(f"{len(content) / 1000:.0f} kB: {about}")]
-    families = ", ".join(run.config.env.name for run in runs)
-    document = Document(name, f"Proposes the updates of {whole.record.rule_name} on {families}.", parts)
+    document = Document(name, f"Proposes the updates of {whole.record.rule_name} on {env}.", parts)
     return *_write_pair(name, out, content, to_markdown(document, ""), force), same
 
 
@@ -122,19 +111,19 @@ def _write_pair(name: str, out: Path, content: bytes, document: str, force: bool
     return file, card
 
 
-def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[Any, bytes, float, str]:
+def _packed(whole: AnyModel, run: Run, trees: int | None) -> tuple[Any, bytes, float, str]:
     """Return the packed model, its file, the share of observations with exactly the same proposal, and a description."""
     if not isinstance(whole, Model):
         if trees is not None:
             raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
-        return whole, storage.read_bytes(runs[0].model_file), 1.0, "the network's weights and its record."
+        return whole, storage.read_bytes(run.model_file), 1.0, "the network's weights and its record."
     small = whole.only_selected() if trees is None else whole.only_selected().with_trees(trees)
     with TemporaryDirectory() as folder:
         file = Path(folder, "model.safetensors")
         fqi.save_model(small, file, packed=True)
         content, small = storage.read_bytes(file), fqi.load_model(file)
     names = [part.name for part in whole.record.observation]
-    seen = np.concatenate([read_dataset(run, verify=False).transitions(names).observation for run in runs])
+    seen = read_dataset(run, verify=False).transitions(names).observation
     seen = seen[:: max(1, len(seen) // 2000)]  # enough to compare the two models on
     same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
     grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))
@@ -143,24 +132,21 @@ def _packed(whole: AnyModel, runs: Sequence[Run], trees: int | None) -> tuple[An
     return small, content, same, f"the selected iteration, {thinned}numbers rounded. {proposed}"
 
 
-def _training(model: AnyModel, runs: Sequence[Run]) -> Iterator[Part]:
+def _training(model: AnyModel, run: Run) -> Iterator[Part]:
     """Yield the parts of a card on data, selection and ranges."""
-    rows, record = [], model.record
-    for run in runs:
-        config, space, rollout = run.config, run.mdp.env.context_space, run.config.rollout
-        bounds = zip(space.names, space.low, space.high, strict=True)
-        tasks = ", ".join(f"{coordinate} {low:g} to {high:g}" for coordinate, low, high in bounds)
-        batch = f"{rollout.num_envs} environments of {rollout.num_steps} steps"
-        if rollout.num_envs is None:
-            batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
-        amount = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
-        if not isinstance(model, Model):
-            amount = f"{2 * config.search.pairs}, {config.search.generations}"
-        rows.append((config.env.name, tasks, amount, batch, str(config.meta.num_updates)))
+    config, space, rollout, record = run.config, run.mdp.env.context_space, run.config.rollout, model.record
+    bounds = zip(space.names, space.low, space.high, strict=True)
+    tasks = ", ".join(f"{coordinate} {low:g} to {high:g}" for coordinate, low, high in bounds)
+    batch = f"{rollout.num_envs} environments of {rollout.num_steps} steps"
+    if rollout.num_envs is None:
+        batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
+    amount = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
+    if not isinstance(model, Model):
+        amount = f"{2 * config.search.pairs}, {config.search.generations}"
+    row, num = (config.env.name, tasks, amount, batch, str(config.meta.num_updates)), config.selection.num_tasks
     amounts = "learners of a round, rounds" if isinstance(model, Model) else "controllers of a generation, generations"
     yield Heading("Trained on")
-    yield Table(("family", "tasks", amounts, "batch", "updates"), rows)
-    num = sum(run.config.selection.num_tasks for run in runs)
+    yield Table(("family", "tasks", amounts, "batch", "updates"), [row])
     if isinstance(model, Model):
         data, selected = record.training_data, f"Iteration {record.selected_iteration} of {len(model.q_functions)}"
         made = f"{data.tuples} updates in all, seed {data.seed}, data {data.fingerprint[:16]}."
