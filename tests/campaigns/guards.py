@@ -165,7 +165,9 @@ def wrong(kind: str, name: str, said: list[str]) -> str:
     if kind in ("healthy", "near", "network") and any("more than" not in text for text in said):
         return "is not due"
     must = {"nan": "nan", "inf": "inf|nan", "stale": "approx_kl is", "constant": "approx_kl is", "missing": "missing"}
-    due = {*CHANGES, "actions"} - ({"num_envs", "batch_steps", "minibatch_size"} if name == "ppo" else set())  # known there
+    due = {*CHANGES, "actions"} - (
+        {"num_envs", "batch_steps", "minibatch_size"} if name == "ppo" else set()
+    )  # known there
     due -= {"epochs"} if "gradient_steps" in models()[name].record.hyperparameters else set()
     must |= {each: f"{each} is" for each in due}
     return "is due" if kind in must and not any(re.search(must[kind], text) for text in said) else ""

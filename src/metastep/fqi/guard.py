@@ -33,6 +33,9 @@ ACTED = ("fallback", "rise", "divergence", "best")  # the guards, in the order o
 RISE = 3.0  # largest factor between one of these and that of the last update
 FIRST_RISE = 10.0  # largest factor between the first of them and the loop's own
 BELOW = 3.0  # standard errors by which the return may lie below its best and still count as that
+TREND = (
+    0.5  # standard errors of a batch that the return rises by per update, smoothed, where it has not arrived there yet
+)
 WINDOW = 10  # returns that guards look at, at least; where a call has fewer, those of the last calls count as well
 RECOVERY = 1.25  # factor by which the ceiling of the rate rises per update after a divergence that halved it
 DIVERGENCE = 0.5  # an `approx_kl` above is too large for any model; that of usual updates is about 0.01
@@ -76,9 +79,11 @@ class Guard(NamedTuple):
             both = {"best": (best, self.best), "returns": (returns, self.returns)}
             kept = {name: xp.where(xp.isfinite(mean), *each) for name, each in both.items()}
         divergence, holds = seen.get("approx_kl", self.approx_kl), xp.asarray(False)
+        noise = xp.fmax(every[-1][1] * np.sqrt(max(1.0, WINDOW / given.size)), 0.0)  # of the mean return of a batch
+        rises = found.memory.smoothed_change > TREND * noise
         for mean, error, best, known, num in every:
             least, change = SMALLEST * xp.abs(mean), mean - best  # the best of several is an overestimate
-            stays = (-BELOW * xp.fmax(error, least) <= change) & (change <= xp.fmax(error, least))
+            stays = (-BELOW * xp.fmax(error, least) <= change) & (change <= xp.fmax(error, least)) & ~rises
             holds |= (known > 0) & stays | (error <= least) & (num > 1)
         kept["approx_kl"] = xp.where(xp.isfinite(divergence), divergence, self.approx_kl)
         return self._replace(**{name: xp.asarray(each, xp.float32) for name, each in kept.items()}), holds

@@ -36,6 +36,7 @@ _KEPT: Any = create_model(
 )
 _A2C = ("stepsize", "gae_lambda", "entropy_weight", "critic_rate")
 _SETTINGS = {"PPO": (*_A2C, "clip_range", "gradient_steps"), "A2C": _A2C}  # that can be chosen
+_OF_THE_CRITIC = {"explained_variance", "values", "targets"}  # diagnostics
 _CRITIC = ("mlp_extractor.value_net.", "value_net.", "vf_features_extractor.")  # parameters that are only the critic's
 _RUNNING = "_metastep_update"  # attribute of a policy, which is not saved
 
@@ -49,18 +50,21 @@ class Returns:
         self.ended = [list(returns[-each:]) for returns in (ended if len(ended) == num else [[]] * num)]
         self.paid: list[float] = np.where(begins, 0.0, paid if len(paid) == num else 0.0).tolist()
         # A monitor knows better than `dones` when an episode ends: a lost life need not end it.
-        self._is_monitored = np.array(envs.env_is_wrapped(Monitor)) | is_vecenv_wrapped(envs, VecMonitor)
+        is_vector = is_vecenv_wrapped(envs, VecMonitor)
+        self._is_monitored = [is_own or is_vector for is_own in envs.env_is_wrapped(Monitor)]
 
     def add(self, rewards: NDArray[Any], dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]) -> bool:
         """Add a step of every environment; return whether an episode without a monitor ended."""
-        self._is_monitored |= ["episode" in info for info in infos]
-        for index, (reward, done, info) in enumerate(zip(rewards, dones, infos, strict=True)):
-            self.paid[index] += float(reward)
-            if "episode" in info or (done and not self._is_monitored[index]):
+        is_unknown = False
+        for index, (reward, done, info) in enumerate(zip(rewards.tolist(), dones.tolist(), infos, strict=True)):
+            self.paid[index] += reward
+            self._is_monitored[index] |= (is_logged := "episode" in info)
+            if is_logged or (done and not self._is_monitored[index]):
                 total = info.get("episode", {}).get("r", self.paid[index])
                 self.ended[index] = [*self.ended[index], float(total)][-self.each :]
                 self.paid[index] = 0.0
-        return bool(np.any(dones & ~self._is_monitored))
+                is_unknown |= not is_logged
+        return is_unknown
 
     def __call__(self) -> list[float]:
         """Return what simulated learners see (`metastep.rules.actor_critic.sampler`)."""
@@ -245,12 +249,16 @@ class LearnedRate(BaseCallback):
     def _on_rollout_end(self) -> None:
         algorithm: Any = self.model
         buffer, usual = algorithm.rollout_buffer, self.rates.record.setting["rule"].get("gae_lambda")
-        if "gae_lambda" in self.rates.record.hyperparameters and isinstance(usual, float):
+        needs = set(self.stepper.needs)
+        if isinstance(usual, float) and "gae_lambda" in self.rates.record.hyperparameters and _OF_THE_CRITIC & needs:
             self._compute_returns(usual)
         # The buffer takes new arrays when it is emptied: these stay as they are.
         self._seen = {name: getattr(buffer, name) for name in ("observations", "actions", "log_probs")}
-        diagnostics: dict[str, Any] = {"returns": self._returns(), "entropy": self._entropy(), **self.measured}
-        diagnostics |= {"values": buffer.values.ravel(), "targets": buffer.returns.ravel()}
+        diagnostics: dict[str, Any] = {"returns": self._returns(), **self.measured}
+        if "entropy" in needs:
+            diagnostics["entropy"] = self._entropy()
+        if _OF_THE_CRITIC & needs:
+            diagnostics |= {"values": buffer.values.ravel(), "targets": buffer.returns.ravel()}
         if "parameters" in self.stepper.needs:
             diagnostics["parameters"] = torch.cat([each.detach().flatten() for each in algorithm.policy.parameters()])
         self.values = values = self.stepper(diagnostics).values
