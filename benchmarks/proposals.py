@@ -3,8 +3,9 @@
     python benchmarks/proposals.py
 
 The model is as large as those of the PPO presets: two forests of 80 trees over ten features, fitted on 38,400 updates. Gathers
-walk all trees for all 101 steps at once, in float32; the callback walks them on the host, in fixed point. In Stable-Baselines3, the model
-is `ppo`, in the default loop on CartPole-v1; its callback also measures diagnostics and computes advantages with another lambda.
+walk all trees for all 101 steps at once, in float32; the callback walks them on the host, in fixed point. In Stable-Baselines3,
+the model is `ppo`, in the default loop on CartPole-v1; its callback also measures diagnostics and computes advantages with
+another lambda.
 """
 
 from __future__ import annotations
