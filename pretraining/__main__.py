@@ -24,7 +24,7 @@ def _command() -> str:
 def _open(
     out: Annotated[Path, typer.Option(help="Folder; a stopped command goes on there.")] = Path("runs/ppo"),
     plan: Annotated[
-        str, typer.Option(help="How much: full (a GPU), medium or quick (90 or 20 minutes on two cores).")
+        str, typer.Option(help="How much: full (a GPU), medium or quick (an hour or 20 minutes on two cores).")
     ] = "full",
     minutes: Annotated[float | None, typer.Option(help="Stop after so many; the same command goes on.", min=0)] = None,
     generations: Annotated[int | None, typer.Option(help="In place of the plan's.", min=1)] = None,

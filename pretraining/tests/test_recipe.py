@@ -21,15 +21,17 @@ from metastep.experiments import searching
 from metastep.fqi.guard import unlike
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
+from metastep.rules.actor_critic import PPO
+from metastep.rules.spaces import HyperparameterSpace, space_for
 from metastep.search import LEVELS, Network, evolution
 from metastep.simulation.engine import compiled
 from pretraining import __main__ as command
-from pretraining import recipe, work
+from pretraining import loops, recipe, work
 from pretraining.families import SETTINGS, TEST
 from pretraining.families.robots import Robot
 from pretraining.loops import LOOPS, Loop, build_mdp, described
 from pretraining.rates import GRID, LEAST, MOST, Rate, Rates, reference, share, task_units, universal_rate
-from pretraining.recipe import MARGIN, PLANS, Plan, is_finished, open_plan, select, train
+from pretraining.recipe import MARGIN, PLANS, Plan, annealed, is_finished, open_plan, select, train
 from pretraining.sb3 import ZOO
 from pretraining.score import score_all
 from pretraining.work import Clock, Folder, OutOfTime, Work, compile_programs
@@ -180,9 +182,10 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
 def test_a_clock_keeps_time_for_blocks_as_long_as_those_before() -> None:
     now = 0.0
     clock = Clock(2.0, lambda: now)
-    for then in (10.0, 20.0, 30.0):
+    assert clock.seconds(6.0) == 0.0
+    for then in (8.0, 18.0, 28.0, 38.0):  # the first tenth of a block compiled
         now = then
-        clock.advance(2.0)
+        clock.advance(0.1 if then == 8.0 else 2.0)
     assert clock.seconds(6.0) == pytest.approx(30.0)
     clock.reserve = 10
     now = 69.0
@@ -491,3 +494,19 @@ def test_loops_of_other_people_make_as_many_gradient_steps_as_simulated_ones(tra
         simulated = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
         assert steps(mdp.sampler.batch_size, loop=sizes) == simulated <= 640
     assert steps(64) == 640  # the loop is not known
+
+
+def test_a_schedule_begins_with_a_rate_that_falls_from_twice_the_constant_one() -> None:
+    space = space_for(PPO(), loops.RATES, {}, loops.CHOICES)
+    assert isinstance(space, HyperparameterSpace)
+    network = Network(("budget",), (0.5,), (0.3,), (0.5,) * space.num_coordinates, 5)
+    weights = np.random.default_rng(0).normal(size=space.num_coordinates).astype(np.float32)
+    flat = np.tile(weights, 5)
+    found = space.from_unit(
+        network(network.split(annealed(network, flat, space)), np.linspace(0, 1, 5)[:, None], np), np
+    )
+    before = space.from_unit(network(network.split(flat), np.zeros((1, 1)), np), np)[0]
+    place = space.names.index("stepsize")
+    np.testing.assert_allclose(found[:4, place], 2.0 * before[place] * np.array([1.0, 0.75, 0.5, 0.25]), rtol=1e-3)
+    assert found[4, place] < 2.0 * space.low[place]
+    np.testing.assert_allclose(np.delete(found, place, 1), np.tile(np.delete(before, place), (5, 1)), rtol=1e-4)
