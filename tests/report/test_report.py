@@ -412,7 +412,7 @@ def test_a_model_that_does_not_win_comes_with_suggestions() -> None:
     (tie,) = [value for key, value in rows.items() if key.startswith("40 test tasks do not resolve")]
     assert int(tie.removeprefix("--set compare.num_tasks=")) > 40
     validation = make_comparison(simulated((0.0, 0.0), 10), ("constant", "feedback"))
-    search = Searched(searched_model(), validation, {"constant": 2e6}, {"search": {"generations": 7}})
+    search = Searched(searched_model(), validation, {"constant": 2e6}, 2e6, {"search": {"generations": 7}})
     comparison = make_comparison(simulated((-3.0, 0.0), 40), ("update", "fixed"))
     learned = comparison.methods[0]._replace(controller="searched")
     found = findings(dataclasses.replace(comparison, methods=(learned, comparison.methods[1])))
@@ -441,7 +441,7 @@ def test_what_each_method_cost() -> None:
 
 def test_levels_and_cost_of_a_search() -> None:
     model, validation = searched_model(), make_comparison(simulated((0.0, 1.0), 10), ("constant", "feedback"))
-    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, {}, seconds=12.34)
+    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, 4.2e6, {}, seconds=12.34)
     found = dataclasses.replace(findings(compared()), searched={"update": search})
     # A report of a fitted model has no times.
     assert "seconds" not in table(compose(findings(compared())), "costs").header
@@ -452,7 +452,7 @@ def test_levels_and_cost_of_a_search() -> None:
     ]
     costs = table(document, "costs")
     last = dict(zip(costs.header, costs.rows[-1], strict=True))
-    assert (last["method"], last["training"], last["seconds"]) == ("search of update", "5.0 M", "12.3")
+    assert (last["method"], last["training"], last["seconds"]) == ("search of update", "4.2 M", "12.3")
 
 
 def test_every_method_has_its_paragraph() -> None:

@@ -1,6 +1,7 @@
 """Search as a stage of a run: killed and resumed to the same bytes, and the simplest level that is as good is selected."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from metastep import load_model
 from metastep._core.errors import InputError
 from metastep.cli import _fine_tuned, app
 from metastep.experiments import searching
-from metastep.experiments.checking import check_folder
+from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
 from metastep.search import LEVELS, save_model
@@ -55,6 +56,18 @@ def test_the_files_of_a_search(searched: Run) -> None:
     assert load_model(own.path).fingerprint == own.model.fingerprint
     assert (own.path / "model.safetensors").stat().st_size < 30_000
     assert not [finding for finding in check_folder(searched.path) if finding.problem]
+    # A level that was not selected does not say that it was.
+    other = next(level for level in LEVELS if level != chosen)
+    text = inspect_path(searching.level_file(own, other))
+    assert [line.split()[3] for line in text.splitlines() if line.endswith("  this file")] == [f"{other}:"]
+    assert "selected" not in text
+    assert re.search(f"{chosen}: .*  selected", inspect_path(own.path))
+    # Steps up to where a level begins are counted once.
+    steps, total = searching.steps_of_levels(own)
+    courses = [searching.kept_course(own, level) for level in LEVELS]
+    begun = [course.metadata["branch_steps"] for course in courses]
+    assert (*steps.values(),) == tuple(course.metadata["steps"] for course in courses)
+    assert 0.0 < begun[0] < begun[1] < total == sum(steps.values()) - begun[0] - begun[1]
     level = searching.level_file(own, "schedule")
     kept = level.read_bytes()
     level.write_bytes(searching.level_file(own, "constant").read_bytes())
