@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 
 from metastep import load_model
 from metastep._core.errors import InputError
+from metastep._core.parallel import map_threads
 from metastep.cli import _fine_tuned, app
 from metastep.experiments import searching
 from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
-from metastep.search import LEVELS, save_model
+from metastep.search import LEVELS, evolution, save_model
 from tests.campaigns import digests
 
 TINY = """
@@ -77,7 +78,7 @@ def test_the_files_of_a_search(searched: Run) -> None:
 
 
 def test_a_stopped_search_resumes_to_the_same_bytes(searched: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, keep, left = file.parent / "stopped", searching.keep_course, 7
+    out, keep, left, programs = file.parent / "stopped", searching.keep_course, 7, list[Any]()
 
     def stop(*course: Any, **start: Any) -> None:
         nonlocal left
@@ -90,8 +91,12 @@ def test_a_stopped_search_resumes_to_the_same_bytes(searched: Run, file: Path, m
     with pytest.raises(KeyboardInterrupt):
         Run.create(out, load(file, "full")).learn("update")
     assert not (out / "models" / "update" / "model.safetensors").exists()
+    # Programs that are compiled ahead, as for a GPU, are the same.
+    monkeypatch.setattr(searching, "fills_batches", lambda _: True)
+    monkeypatch.setattr(evolution, "map_threads", lambda *given: programs.extend(map_threads(*given)))
     Run.open(out).learn("update")
     assert digests(out / "models") == digests(searched.path / "models")
+    assert len(programs) == 8  # four for a block on the validation tasks, and four for pairs
 
 
 def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> None:

@@ -29,6 +29,7 @@ from metastep.search.controller import Searched, model_parts
 from metastep.search.course import NUMBERS, Course, Files, course_arrays, course_from
 from metastep.search.evolution import Objective, Search, Start
 from metastep.search.model import LevelScore, SearchedRecord, places, save_model, searched_model
+from metastep.simulation.engine import fills_batches
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -117,7 +118,7 @@ def kept_course(run: Run, level: Level) -> storage.Tensors | None:
     record = content.metadata
     storage.require_stamp(record, _KIND, path, "remove it to search again")
     belongs = (record.get("run"), record.get("level")) == (run.identity, level)
-    if not belongs or not isinstance(record.get("generation"), int) or not isinstance(record.get("branch_steps"), float):
+    if not belongs or not all(isinstance(record.get(name), kind) for name, kind in NUMBERS.items()):
         raise InputError(f"File {path} belongs to another run or level, or to none; put back its own, or remove it.")
     return content
 
@@ -162,6 +163,8 @@ def _search_levels(
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
+    if left and fills_batches(mdp.env):  # XLA compiles in one thread for a CPU, in many for a GPU
+        evolution.compile_programs(search, mdp)
     with tracker.stage("search", left, "blocks") as stage:
         files = Files(begun, partial(keep_course, run, start=start))
         return evolution.search_levels([mdp], search, files=files, advance=stage.advance, begin=begin, **how)

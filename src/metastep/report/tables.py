@@ -40,7 +40,7 @@ class Searched(NamedTuple):
 
     model: SearchedModel  # the selected one
     validation: Comparison  # the best controller of every level on the validation tasks
-    num_steps: Mapping[Level, float]  # environment steps of every level, with those of the simpler one up to where it begins
+    num_steps: Mapping[Level, float]  # environment steps of a level, with those that it began from
     total_steps: float  # of all levels, each step once
     config: Mapping[str, Any]  # the resolved experiment of the model
     file: str = "model.safetensors"  # in the folder of the run
