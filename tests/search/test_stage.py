@@ -185,3 +185,21 @@ def test_a_model_with_more_gradient_steps_gets_epochs_for_them(searched: Run) ->
     for arguments in (["search"], ["search", "--start", str(path)], ["run"]):
         ran = CliRunner().invoke(app, arguments)
         assert (ran.exit_code, "is missing" in ran.output) == (2, True)
+
+
+OTHERS = {
+    "{name='a2c'}": ("gae_lambda", "critic_rate", "entropy_weight"),
+    "{name='trpo', minibatch_size=8}": ("gae_lambda", "critic_rate"),
+}
+
+
+@pytest.mark.parametrize(("rule", "names"), OTHERS.items())
+def test_other_rules_are_searched(file: Path, tmp_path: Path, rule: str, names: tuple[str, ...]) -> None:
+    ranges = ", ".join(f"{name} = {{}}" for name in names)
+    changes = [f"meta.rule={rule}", f"models.update.meta.choices={{{ranges}}}", "search.generations=2"]
+    run = Run.create(tmp_path / "run", load(file, "full", changes))
+    record = run.learn("update").record
+    assert (record.rule_name in rule, set(record.names)) == (True, {"stepsize", *names})
+    assert [each.level for each in record.validation] == list(LEVELS)
+    assert searching.kept_course(run.of_model("update"), "constant").arrays["branch"].all()  # each was moved
+    assert not [finding for finding in check_folder(run.path) if finding.problem]

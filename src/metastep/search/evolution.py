@@ -99,6 +99,11 @@ class Search:
         num = min(self.families_at_once or len(families), len(families))
         return [families[(generation * num + index) % len(families)] for index in range(num)]
 
+    def with_twins(self, mdp: ActorCriticMDP, twins: int) -> ActorCriticMDP:
+        """Return a meta-MDP for blocks in which so many controllers share each task, first policy and noise."""
+        size = self.block_size or mdp.block_size
+        return replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * size)
+
     @property
     def runs_of_pair(self) -> int:
         """Learners of a pair: without antithetic pairs, the mean controller takes part to compare both with."""
@@ -344,11 +349,6 @@ def num_blocks(
     return found
 
 
-def with_twins(mdp: ActorCriticMDP, twins: int) -> ActorCriticMDP:
-    """Return a meta-MDP in whose blocks so many controllers share each task, first policy and noise."""
-    return replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * mdp.block_size)
-
-
 def draw_tasks(mdp: ActorCriticMDP, seed: int, stream: Stream, block: int) -> Tasks:
     """Draw the tasks and first policies of one twin for all twins of a block."""
     twins = mdp.sampler.twins
@@ -358,8 +358,7 @@ def draw_tasks(mdp: ActorCriticMDP, seed: int, stream: Stream, block: int) -> Ta
 
 def compile_programs(search: Search, mdp: ActorCriticMDP) -> None:
     """Compile what blocks of validation and of pairs run, all programs side by side; a search finds them compiled."""
-    mdp = replace(mdp, block_size=search.block_size or mdp.block_size)
-    blocks = [with_twins(mdp, twins) for twins in (1, search.runs_of_pair)]
+    blocks = [search.with_twins(mdp, twins) for twins in (1, search.runs_of_pair)]
     programs = [program for each in blocks for program in each.lowered(draw_tasks(each, 0, Stream.TRAIN, 0))]
     map_threads(lambda program: program.compile(), programs, len(programs))
 
@@ -381,9 +380,8 @@ def _scores(
     asked: list[list[BlockRun]] = []
     for mdp, weights in zip(families, controllers, strict=True):
         twins, num, size = weights.shape
-        mdp = replace(mdp, block_size=search.block_size or mdp.block_size)
-        blocks = Blocks(num, mdp.block_size)
-        twice = with_twins(mdp, twins)
+        twice = search.with_twins(mdp, twins)
+        blocks = Blocks(num, twice.block_size // twins)
         asked.append([])
         for block in blocks:
             own = weights[:, block * blocks.size : (block + 1) * blocks.size]
