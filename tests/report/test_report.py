@@ -61,24 +61,11 @@ def findings(comparison: Comparison, **config: Any) -> Findings:
     for key, value in config.items():
         section, _, name = key.partition("__")
         settings[section][name] = value
-    return Findings(
-        name="test",
-        command="metastep run test",
-        config=settings,
-        comparison=comparison,
-        context_space=ContextSpace(("x",), (0.0,), (1.0,)),
-        fitted={
-            comparison.names[0]: Fitted(
-                model=small_model(),
-                validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
-                counts=Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6),
-                starts=np.zeros((2, 3), np.float32),
-                later=np.ones((2, 3), np.float32),
-                updates=2,
-                config=settings,
-            )
-        },
-    )
+    validation, starts = make_comparison(simulated((0.0,), 10), ("N=1",)), np.zeros((2, 3), np.float32)
+    counts = Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6)
+    fitted = {comparison.names[0]: Fitted(small_model(), validation, counts, starts, starts + 1, 2, settings)}
+    space = ContextSpace(("x",), (0.0,), (1.0,))
+    return Findings("test", "metastep run test", settings, comparison, space, fitted)
 
 
 def compared(num_tasks: int = 30) -> Comparison:
@@ -228,13 +215,8 @@ def with_menu(comparison: Comparison) -> Comparison:
     steps = comparison.hyperparameters.copy()
     steps[:2] = 10.0 ** rng.uniform(-3, 0, steps[:2].shape)
     context = rng.uniform(size=(comparison.num_tasks, 1)).astype(np.float32)
-    return dataclasses.replace(
-        comparison,
-        methods=(menu, second._replace(scale="divergence"), *others),
-        direction=direction,
-        hyperparameters=steps,
-        context=context,
-    )
+    changed = {"methods": (menu, second._replace(scale="divergence"), *others), "context": context}
+    return dataclasses.replace(comparison, direction=direction, hyperparameters=steps, **changed)
 
 
 def menu_findings(**changes: Any) -> Findings:

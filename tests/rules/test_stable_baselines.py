@@ -163,14 +163,8 @@ def test_ppo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(trained.theta - batch.theta).max() > 1e-3
 
 
-VALUES = {
-    "stepsize": (1e-2, 3e-3),
-    "gradient_steps": (4, 6),
-    "clip_range": (0.1, 0.4),
-    "gae_lambda": (0.8, 1.0),
-    "entropy_weight": (0.05, 1e-4),
-    "critic_rate": (5, 0.3),
-}
+VALUES = {"stepsize": (1e-2, 3e-3), "gradient_steps": (4, 6), "clip_range": (0.1, 0.4)}
+VALUES |= {"gae_lambda": (0.8, 1.0), "entropy_weight": (0.05, 1e-4), "critic_rate": (5, 0.3)}
 CHOSEN: list[dict[str, float]] = [{own: values[index] for own, values in VALUES.items()} for index in range(2)]
 
 
