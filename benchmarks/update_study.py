@@ -143,7 +143,7 @@ def parsed(config: Record) -> Any:
 
 def levels(asked: Namespace, run: Any, tracker: Any) -> Record:
     """Search the three levels and compare them with the preset's other methods."""
-    from metastep.experiments.searching import kept_course, read_level
+    from metastep.experiments.searching import steps_of_levels
     from metastep.experiments.stages import method_results
 
     for model in run.models_needed:
@@ -152,10 +152,7 @@ def levels(asked: Namespace, run: Any, tracker: Any) -> Record:
         method_results(run, [name], tracker=tracker)
     comparison, own = run.compare(tracker=tracker), run.of_model(MODEL)
     found, model = scores_of(comparison), own.model
-    steps = {level: read_level(own, level).record.search_steps for level in own.config.search.levels}
-    courses = [kept_course(own, level) for level in own.config.search.levels]
-    # A level begins from the simpler one, whose steps up to there are counted in both.
-    total = sum(steps.values()) - sum(each.metadata["branch_steps"] for each in courses[:-1] if each is not None)
+    steps, total = steps_of_levels(own)
     searched, tested = times(own.path).get("search", 0.0), times(run.path)
     tables = {table.method: {"chosen": table.chosen, "steps": table.num_steps} for table in comparison.tuning}
     for name, each in found["methods"].items():

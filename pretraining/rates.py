@@ -14,8 +14,8 @@ from metastep.controllers import Controller
 from metastep.mdp import Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockResult, BlockRun
-from metastep.search.evolution import finite, score
-from pretraining.work import draw_tasks, own_values
+from metastep.search.evolution import draw_tasks, finite, score
+from pretraining.work import own_values
 
 Scores = NDArray[np.float64]
 LEAST, MOST = -1.0, 3.0  # shares are cut off here, so that no family decides alone where a schedule gains little

@@ -1,6 +1,5 @@
 """What the stages share: a folder that is resumed, a limit on the time, and programs that are compiled ahead in threads."""
 
-import dataclasses
 import os
 import time
 from collections import deque
@@ -17,11 +16,11 @@ import numpy as np
 
 from metastep import ActorCriticMDP, InputError, Tracker, features
 from metastep.experiments.searching import storage
-from metastep.mdp import Tasks
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockResult, BlockRun, run_plans
 from metastep.rules.spaces import usual_values
 from metastep.search import Network, Searched
+from metastep.search.evolution import draw_tasks
 from metastep.search.model import places
 from metastep.search.network import BUDGET
 
@@ -186,13 +185,6 @@ def compile_programs(mdp: ActorCriticMDP, network: Network | None = None) -> Non
 def for_all(mdp: ActorCriticMDP, network: Network, weights: Any) -> Searched:
     """Return a controller with weights for every learner of a block, as a search has it, to be the same program."""
     return Searched(network, np.tile(weights, (mdp.block_size, 1)))
-
-
-def draw_tasks(mdp: ActorCriticMDP, seed: int, stream: Stream, block: int) -> Tasks:
-    """Draw the tasks and first policies of one twin for all twins of a block, as a search does."""
-    twins = mdp.sampler.twins
-    one = dataclasses.replace(mdp, block_size=mdp.block_size // twins).tasks(seed, stream, block)
-    return one._replace(context=jnp.tile(one.context, (twins, 1)), theta=jnp.tile(one.theta, (twins, 1)))
 
 
 def own_values(mdp: ActorCriticMDP, num: int) -> jax.Array:

@@ -57,11 +57,8 @@ def violations(source: str, *inside: str) -> list[str]:
 @pytest.mark.parametrize("package", ["", *ORDER, *TOP])
 def test_a_module_imports_only_packages_above_its_own(package):
     own = PACKAGE / package if package else PACKAGE / "__init__.py"
-    paths = (
-        sorted(own.rglob("*.py"))
-        if own.is_dir()
-        else [path for path in (own, own.with_suffix(".py")) if path.is_file()]
-    )
+    alone = [path for path in (own, own.with_suffix(".py")) if path.is_file()]
+    paths = sorted(own.rglob("*.py")) if own.is_dir() else alone
     assert paths
     for path in paths:
         inside = path.relative_to(PACKAGE).with_suffix("").parts

@@ -33,13 +33,8 @@ PAYLOADS += ["[x](javascript:alert(1))", "![x](https://evil.example/x.png)", "[x
 PAYLOADS += ["[x][y] and [y]", "<https://evil.example> <a@evil.example>", "https://evil.example www.evil.example"]
 PAYLOADS += ["`x` ```` x", "a | b \\| c \\\\| d", "*a* **b** ~~c~~ \\", "&lt;svg onload=alert(1)&gt; &#60;b&#62;"]
 PAYLOADS += ["$\\frac{$", "=cmd|' /C calc'!A0", "@SUM(1+1)", "+1+cmd", "-2+3+cmd", "=1"]
-LINES = [
-    "a\n\n<svg onload=alert(1)>\n\n# b",
-    "```\n<svg onload=alert(1)>\n```",
-    "\t=cmd",
-    "\r=cmd",
-    "x\x00\x1b[2J\u202e",
-]
+LINES = ["a\n\n<svg onload=alert(1)>\n\n# b", "```\n<svg onload=alert(1)>\n```"]
+LINES += ["\t=cmd", "\r=cmd", "x\x00\x1b[2J\u202e"]
 PLAIN, NUMBER = "plain", re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
 FIELDS = ("environment", "command", "label", "feature", "direction", "unit", "rule", "version", "option", "prose")
 
@@ -81,13 +76,9 @@ def outputs(folder: Any, texts: dict[str, str]) -> tuple[dict[str, Any], Documen
     names = tuple(f"{text['feature']}{column}" for column in model.record.feature_names)
     model = dataclasses.replace(model, record=dataclasses.replace(model.record, feature_names=names))
     config = fitted.config | {"fqi": fitted.config["fqi"] | {"regressor": {"name": "x", text["option"]: 1}}}
-    own = dataclasses.replace(
-        own,
-        name=text["environment"],
-        command=text["command"],
-        context_space=ContextSpace(("x",), (0.0,), (1.0,), (text["unit"],)),
-        fitted={name: fitted._replace(model=model, config=config)},
-    )
+    space, of_model = ContextSpace(("x",), (0.0,), (1.0,), (text["unit"],)), fitted._replace(model=model, config=config)
+    own = dataclasses.replace(own, name=text["environment"], command=text["command"], fitted={name: of_model})
+    own = dataclasses.replace(own, context_space=space)
     report = compose(own)
     words = text["prose"]
     more = [Heading(words), Paragraph(f"a {words}"), Command(words), Table((words, "b"), [(words, words)], (1,), "t")]

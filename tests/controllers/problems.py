@@ -27,13 +27,8 @@ def make_mdp(
     initial = InitialPolicy(mean=(0.0,), variance=(CASES[name].spread ** 2,))
     if name == "minigolf":
         initial = InitialPolicy("uniform", low=(1.0,), high=(2.0,))
-    return EpisodicMetaMDP(
-        Estimator(rollout),
-        HyperparameterSpace((0.0,), (high,), names=rule.hyperparameters),
-        initial,
-        rule,
-        block_size=BLOCK,
-    )
+    space = HyperparameterSpace((0.0,), (high,), names=rule.hyperparameters)
+    return EpisodicMetaMDP(Estimator(rollout), space, initial, rule, block_size=BLOCK)
 
 
 TRAINING = PPO(epochs=2, minibatch_size=8)

@@ -46,10 +46,8 @@ def reference_prices(
     """Weighted importance sampling in float64 from stored actions and log densities, one episode after the other."""
     rollout = mdp.estimator.rollout
     policy, gamma = rollout.policy, rollout.discount
-    observation, action, reward, alive = (
-        np.asarray(array, np.float64)
-        for array in (episodes.observation, episodes.action, episodes.reward, episodes.alive)
-    )
+    stored = episodes.observation, episodes.action, episodes.reward, episodes.alive
+    observation, action, reward, alive = (np.asarray(array, np.float64) for array in stored)
     value, divergence, size = (np.zeros(candidates.shape[:2]) for _ in range(3))
     for z, proposal in enumerate(candidates):
         moved = mdp.rule.apply(

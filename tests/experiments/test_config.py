@@ -139,6 +139,17 @@ def test_methods_by_default_by_name_and_of_ones_own():
     assert specs["adam"].label == "Adam"
 
 
+@pytest.mark.parametrize("scale", ["quick", "full"])
+@pytest.mark.parametrize("name", [name for name in list_presets() if name.endswith("-update")])
+def test_the_whole_update_can_be_searched_in_the_loop_of_stable_baselines3(name, scale):
+    run = Run(Path(), load(name, scale, ["reading=sb3"])).require_buildable()
+    mdp = run.of_model("update").mdp
+    assert (mdp.sampler.num_envs, mdp.sampler.num_steps, mdp.rule.epochs, mdp.rule.minibatch_size) == (1, 2048, 10, 64)
+    assert dict(zip(mdp.space.names, mdp.space.high, strict=True))["gradient_steps"] == 10 * 2048 // 64
+    for method in ("fixed", "linear-annealing", "cosine-annealing"):
+        assert 3e-4 in run.methods[method].grid["stepsize"]  # the default
+
+
 def test_baselines_of_one_clip_range_stand_beside_a_choice_of_several():
     own = '{name="fixed", rule="ppo", grid={stepsize=[0.001]}}'
     config = load("pendulum-ppo", "quick", ["meta.rule.clip_range=[0.1,0.2]", f"compare.methods=['metafqi', {own}]"])

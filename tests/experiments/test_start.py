@@ -32,12 +32,14 @@ def test_every_preset_is_within_reach(preset):
 
 SIZES = ["rollout.block_size", "collect.block_size", "rollout.num_episodes", "meta.num_updates", "selection.num_tasks"]
 SIZES += ["collect.num_meta_episodes", "compare.num_tasks", "compare.num_updates", "compare.num_resamples"]
+SIZES += ["search.pairs", "search.knots", "search.units"]
 
 
 @pytest.mark.parametrize("setting", SIZES)
 def test_memory_out_of_reach_is_refused_at_once(tmp_path, setting):
+    preset, scale = ("pendulum-update", "full") if setting.startswith("search") else ("nav2d", "quick")
     with pytest.raises(InputError, match=r"^[a-z_.]+: .* takes about [\d.]+ [GTPk]?.*B of memory, .* available; .*\.$"):
-        start_run("nav2d", "quick", tmp_path / "run", overrides=[f"{setting}={10**9}"], anyway=True)
+        start_run(preset, scale, tmp_path / "run", overrides=[f"{setting}={10**9}"], anyway=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -48,6 +50,9 @@ def test_the_memory_of_a_search_depends_on_its_own_blocks():
         budget.require_affordable(paired)
     two, three = (budget.budget_of(run).memory["search.block_size"] for run in (paired, other))
     assert 2 * three == 3 * two  # learners of a pair run side by side
+    wide = ["search.units=100000", "search.strategy='cma-es'"]
+    memory = budget.budget_of(Run(Path("run"), load("pendulum-update", "full", wide))).memory
+    assert memory["search.units"] > 4.0 * (6.0 * 100_000) ** 2  # the covariance
 
 
 def test_the_disk_is_looked_at_before_there_is_a_folder(tmp_path, monkeypatch):

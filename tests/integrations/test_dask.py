@@ -31,7 +31,7 @@ from tests.mdp.test_collection import small_mdp
 from tests.mdp.test_dataset import files
 from tests.mdp.test_runs import MIXED
 from tests.processes import metastep
-from tests.search.test_evolution import plan_of
+from tests.search.test_evolution import FEEDBACK, plan_of
 
 SECURITY = Security.temporary()
 SETTINGS = {"num_episodes": 40, "num_updates": 2, "seed": 6, "config": {"a": 1}}
@@ -64,7 +64,7 @@ def test_workers_collect_the_same_bytes_and_run_the_same_blocks(pool, tmp_path):
 def test_no_byte_of_a_search_depends_on_cores_and_workers(pool, monkeypatch):
     def searched(cores):
         monkeypatch.setattr(parallel, "_limit", cores)
-        course = run_plans([plan_of({"generations": 2, "pairs": 24})])[0]
+        course = run_plans([plan_of({"generations": 2, "pairs": 24}, FEEDBACK)])[0]
         return course.steps, {name: array.tobytes() for name, array in course_arrays(course).items()}
 
     with using(pool):

@@ -67,9 +67,8 @@ def test_blocks_come_back_without_the_padding(dataset):
 def test_the_tuples_are_successive_observations_of_the_features_asked_for(dataset):
     tuples = dataset.transitions()
     assert dataset.counts().transitions == len(tuples.reward) == 22 * 4
-    places = (
-        (block, learner, t) for block in dataset.blocks() for learner in range(len(block.context)) for t in range(4)
-    )
+    learners = ((block, learner) for block in dataset.blocks() for learner in range(len(block.context)))
+    places = ((*each, t) for each in learners for t in range(4))
     for row, (block, learner, t) in enumerate(places):
         for found, time_ in ((tuples.observation, t), (tuples.next_observation, t + 1)):
             seen = (block.features[name][time_, learner] for name in FEATURES)

@@ -61,24 +61,11 @@ def findings(comparison: Comparison, **config: Any) -> Findings:
     for key, value in config.items():
         section, _, name = key.partition("__")
         settings[section][name] = value
-    return Findings(
-        name="test",
-        command="metastep run test",
-        config=settings,
-        comparison=comparison,
-        context_space=ContextSpace(("x",), (0.0,), (1.0,)),
-        fitted={
-            comparison.names[0]: Fitted(
-                model=small_model(),
-                validation=make_comparison(simulated((0.0,), 10), ("N=1",)),
-                counts=Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6),
-                starts=np.zeros((2, 3), np.float32),
-                later=np.ones((2, 3), np.float32),
-                updates=2,
-                config=settings,
-            )
-        },
-    )
+    validation, starts = make_comparison(simulated((0.0,), 10), ("N=1",)), np.zeros((2, 3), np.float32)
+    counts = Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6)
+    fitted = {comparison.names[0]: Fitted(small_model(), validation, counts, starts, starts + 1, 2, settings)}
+    space = ContextSpace(("x",), (0.0,), (1.0,))
+    return Findings("test", "metastep run test", settings, comparison, space, fitted)
 
 
 def compared(num_tasks: int = 30) -> Comparison:
@@ -228,13 +215,8 @@ def with_menu(comparison: Comparison) -> Comparison:
     steps = comparison.hyperparameters.copy()
     steps[:2] = 10.0 ** rng.uniform(-3, 0, steps[:2].shape)
     context = rng.uniform(size=(comparison.num_tasks, 1)).astype(np.float32)
-    return dataclasses.replace(
-        comparison,
-        methods=(menu, second._replace(scale="divergence"), *others),
-        direction=direction,
-        hyperparameters=steps,
-        context=context,
-    )
+    changed = {"methods": (menu, second._replace(scale="divergence"), *others), "context": context}
+    return dataclasses.replace(comparison, direction=direction, hyperparameters=steps, **changed)
 
 
 def menu_findings(**changes: Any) -> Findings:
@@ -412,7 +394,7 @@ def test_a_model_that_does_not_win_comes_with_suggestions() -> None:
     (tie,) = [value for key, value in rows.items() if key.startswith("40 test tasks do not resolve")]
     assert int(tie.removeprefix("--set compare.num_tasks=")) > 40
     validation = make_comparison(simulated((0.0, 0.0), 10), ("constant", "feedback"))
-    search = Searched(searched_model(), validation, {"constant": 2e6}, {"search": {"generations": 7}})
+    search = Searched(searched_model(), validation, {"constant": 2e6}, 2e6, {"search": {"generations": 7}})
     comparison = make_comparison(simulated((-3.0, 0.0), 40), ("update", "fixed"))
     learned = comparison.methods[0]._replace(controller="searched")
     found = findings(dataclasses.replace(comparison, methods=(learned, comparison.methods[1])))
@@ -441,7 +423,7 @@ def test_what_each_method_cost() -> None:
 
 def test_levels_and_cost_of_a_search() -> None:
     model, validation = searched_model(), make_comparison(simulated((0.0, 1.0), 10), ("constant", "feedback"))
-    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, {}, seconds=12.34)
+    search = Searched(model, validation, {"constant": 2e6, "feedback": 3e6}, 4.2e6, {}, seconds=12.34)
     found = dataclasses.replace(findings(compared()), searched={"update": search})
     # A report of a fitted model has no times.
     assert "seconds" not in table(compose(findings(compared())), "costs").header
@@ -452,7 +434,7 @@ def test_levels_and_cost_of_a_search() -> None:
     ]
     costs = table(document, "costs")
     last = dict(zip(costs.header, costs.rows[-1], strict=True))
-    assert (last["method"], last["training"], last["seconds"]) == ("search of update", "5.0 M", "12.3")
+    assert (last["method"], last["training"], last["seconds"]) == ("search of update", "4.2 M", "12.3")
 
 
 def test_every_method_has_its_paragraph() -> None:

@@ -166,10 +166,8 @@ def test_what_has_ended_is_worth_nothing_and_what_is_cut_off_what_the_critic_say
 def test_where_a_simulator_cuts_itself_off_is_as_where_the_horizon_does(hold: int) -> None:
     policy = ActorCritic(1, 1, hidden=(1,))
     theta, context = policy.initial(KEY, 2), jnp.asarray([[2.0], [9.0]])
-    samplers = (
-        Sampler(Counter(episodes), policy, 1, 5, horizon=horizon, hold=hold)
-        for episodes, horizon in ((RestartableCounts, 3), (ImpatientCounts, 5))
-    )
+    cuts = (RestartableCounts, 3), (ImpatientCounts, 5)
+    samplers = (Sampler(Counter(made), policy, 1, 5, horizon=horizon, hold=hold) for made, horizon in cuts)
     expected, found = (each(theta, context, each.start(context, KEY), KEY, 0.9) for each in samplers)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 

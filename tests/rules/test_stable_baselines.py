@@ -163,23 +163,18 @@ def test_ppo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(trained.theta - batch.theta).max() > 1e-3
 
 
-VALUES = {
-    "stepsize": (1e-2, 3e-3),
-    "gradient_steps": (4, 6),
-    "clip_range": (0.1, 0.4),
-    "gae_lambda": (0.8, 1.0),
-    "entropy_weight": (0.05, 1e-4),
-    "critic_rate": (5, 0.3),
-}
+VALUES = {"stepsize": (1e-2, 3e-3), "gradient_steps": (4, 6), "clip_range": (0.1, 0.4)}
+VALUES |= {"gae_lambda": (0.8, 1.0), "entropy_weight": (0.05, 1e-4), "critic_rate": (5, 0.3)}
 CHOSEN: list[dict[str, float]] = [{own: values[index] for own, values in VALUES.items()} for index in range(2)]
 
 
-def test_every_hyperparameter_of_ppo_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", GYMNASIUM)
+def test_every_hyperparameter_of_ppo_can_be_chosen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two learners of one block with different hyperparameters: each as in Stable-Baselines3, by one compiled program.
 
     In minibatches of the same orders, and with a bound on how far the critic moves.
     """
-    name, size, epochs, key = "cartpole-v1", NUM_ENVS * NUM_STEPS, 2, jax.random.key(4)
+    size, epochs, key = NUM_ENVS * NUM_STEPS, 2, jax.random.key(4)
     batch = batch_of(name, 0.95)
     policy, rule = batch.policy, PPO(epochs=epochs, minibatch_size=size // 3, value_clip_range=0.05)
     orders = [np.asarray(jax.random.permutation(one, size)) for one in jax.random.split(key, epochs)]
@@ -252,11 +247,8 @@ def test_a2c(name: str, chosen: dict[str, float]) -> None:
 @pytest.mark.parametrize("name", GYMNASIUM)
 def test_trpo(name: str) -> None:
     """With lambda, the critic's rate and the bound chosen; two learners of one block, each as in sb3-contrib."""
-    batch, size, chosen = (
-        batch_of(name, 1.0),
-        NUM_ENVS * NUM_STEPS,
-        {"gae_lambda": (0.9, 1.0), "critic_rate": (3e-3, 0.03)},
-    )
+    batch, size = batch_of(name, 1.0), NUM_ENVS * NUM_STEPS
+    chosen = {"gae_lambda": (0.9, 1.0), "critic_rate": (3e-3, 0.03)}
     kept = batch.experience._replace(differences=temporal_differences(batch.steps, 0.99))
     both, theta = jax.tree.map(lambda array: jnp.repeat(array, 2, axis=0), (kept, batch.theta))
     values = {own: jnp.asarray(pair, jnp.float32) for own, pair in (chosen | {"stepsize": (0.01, 0.001)}).items()}

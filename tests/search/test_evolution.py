@@ -26,6 +26,7 @@ SPACE = space_for(RULE, Range(1e-4, 1e-1, "log"), {}, {"clip_range": PPO.choices
 MDP = make_training_mdp(RULE).with_rule(RULE, SPACE)
 GOAL = np.array([0.8, 0.3])  # the best point of the unit cube, for every task
 CONSTANT = Network((), (), (), base_point(MDP))
+FEEDBACK = Network(("budget", "last_rate"), (0.5, 0.0), (0.3, 1.0), CONSTANT.base, 5, 3)
 Evaluate = Callable[[BlockRun], np.ndarray]
 
 
@@ -53,10 +54,10 @@ def play(plan: Any, evaluate: Evaluate = distance) -> tuple[Course, list[list[Bl
         return end.value, asked
 
 
-def plan_of(search: dict[str, Any], **options: Any) -> Any:
-    """Plan the search of constants alone."""
-    alone = Search(levels=("constant",), block_size=8, **search)
-    start = Start(CONSTANT, first_weights(CONSTANT, 1))
+def plan_of(search: dict[str, Any], network: Network = CONSTANT, **options: Any) -> Any:
+    """Plan the search of one level alone, by default of constants."""
+    alone = Search(levels=(network.level,), block_size=8, **search)
+    start = Start(network, first_weights(network, 1))
     return searching([MDP], alone, start, seed=1, num_validation=8, files=Files(**options))
 
 
@@ -108,8 +109,7 @@ def test_levels_share_the_generations_and_begin_from_the_simpler_one():
     weights, curve = np.float32([0.5, -1.0]), Network(("budget",), (0.5,), (0.3,), CONSTANT.base, 5)
     first = first_weights(curve, 1, Start(CONSTANT, weights))
     np.testing.assert_array_equal(curve.split(first).curves, np.tile(weights, (5, 1)))
-    wide = Network(("budget", "last_rate"), (0.5, 0.0), (0.3, 1.0), CONSTANT.base, 5, 3)
-    again = wide.split(first_weights(wide, 1, Start(curve, first)))
+    again = FEEDBACK.split(first_weights(FEEDBACK, 1, Start(curve, first)))
     np.testing.assert_array_equal(again.curves, curve.split(first).curves)
     assert not again.output.any()
     assert again.hidden.std() > 0.5

@@ -196,12 +196,8 @@ def test_a_model_is_described_and_drawn(tmp_path: Path) -> None:
     one, path, figure = model(), tmp_path / "one.safetensors", tmp_path / "one.svg"
     save_model(one, path)
     text = inspect_path(path)
-    for part in (
-        "feedback searched for pendulum, ppo",
-        "30 weights, 1e+06 environment steps of search, seed 0",
-        "last_div",
-    ):
-        assert part in text
+    parts = "feedback searched for pendulum, ppo", "30 weights, 1e+06 environment steps of search, seed 0", "last_div"
+    assert all(part in text for part in parts), text
     rows = {line.split()[0]: list(map(float, line.split()[1:])) for line in text.splitlines()[-3:]}
     assert rows["budget"] == [0.0, 0.5, 1.0]
     np.testing.assert_allclose(rows["clip_range"], one.curves()["clip_range"], rtol=5e-3)

@@ -1,6 +1,7 @@
 """Search as a stage of a run: killed and resumed to the same bytes, and the simplest level that is as good is selected."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from typer.testing import CliRunner
 
 from metastep import load_model
 from metastep._core.errors import InputError
+from metastep._core.parallel import map_threads
 from metastep.cli import _fine_tuned, app
 from metastep.experiments import searching
-from metastep.experiments.checking import check_folder
+from metastep.experiments.checking import check_folder, inspect_path
 from metastep.experiments.config import load
 from metastep.experiments.run import Run
-from metastep.search import LEVELS, save_model
+from metastep.search import LEVELS, evolution, save_model
 from tests.campaigns import digests
 
 TINY = """
@@ -55,6 +57,18 @@ def test_the_files_of_a_search(searched: Run) -> None:
     assert load_model(own.path).fingerprint == own.model.fingerprint
     assert (own.path / "model.safetensors").stat().st_size < 30_000
     assert not [finding for finding in check_folder(searched.path) if finding.problem]
+    # A level that was not selected does not say that it was.
+    other = next(level for level in LEVELS if level != chosen)
+    text = inspect_path(searching.level_file(own, other))
+    assert [line.split()[3] for line in text.splitlines() if line.endswith("  this file")] == [f"{other}:"]
+    assert "selected" not in text
+    assert re.search(f"{chosen}: .*  selected", inspect_path(own.path))
+    # Steps up to where a level begins are counted once.
+    steps, total = searching.steps_of_levels(own)
+    courses = [searching.kept_course(own, level) for level in LEVELS]
+    begun = [course.metadata["branch_steps"] for course in courses]
+    assert (*steps.values(),) == tuple(course.metadata["steps"] for course in courses)
+    assert 0.0 < begun[0] < begun[1] < total == sum(steps.values()) - begun[0] - begun[1]
     level = searching.level_file(own, "schedule")
     kept = level.read_bytes()
     level.write_bytes(searching.level_file(own, "constant").read_bytes())
@@ -64,7 +78,7 @@ def test_the_files_of_a_search(searched: Run) -> None:
 
 
 def test_a_stopped_search_resumes_to_the_same_bytes(searched: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, keep, left = file.parent / "stopped", searching.keep_course, 7
+    out, keep, left, programs = file.parent / "stopped", searching.keep_course, 7, list[Any]()
 
     def stop(*course: Any, **start: Any) -> None:
         nonlocal left
@@ -77,8 +91,12 @@ def test_a_stopped_search_resumes_to_the_same_bytes(searched: Run, file: Path, m
     with pytest.raises(KeyboardInterrupt):
         Run.create(out, load(file, "full")).learn("update")
     assert not (out / "models" / "update" / "model.safetensors").exists()
+    # Programs that are compiled ahead, as for a GPU, are the same.
+    monkeypatch.setattr(searching, "fills_batches", lambda _: True)
+    monkeypatch.setattr(evolution, "map_threads", lambda *given: programs.extend(map_threads(*given)))
     Run.open(out).learn("update")
     assert digests(out / "models") == digests(searched.path / "models")
+    assert len(programs) == 8  # four for a block on the validation tasks, and four for pairs
 
 
 def test_a_level_must_lead_to_be_chosen_over_a_simpler_one(searched: Run) -> None:
@@ -167,3 +185,21 @@ def test_a_model_with_more_gradient_steps_gets_epochs_for_them(searched: Run) ->
     for arguments in (["search"], ["search", "--start", str(path)], ["run"]):
         ran = CliRunner().invoke(app, arguments)
         assert (ran.exit_code, "is missing" in ran.output) == (2, True)
+
+
+OTHERS = {
+    "{name='a2c'}": ("gae_lambda", "critic_rate", "entropy_weight"),
+    "{name='trpo', minibatch_size=8}": ("gae_lambda", "critic_rate"),
+}
+
+
+@pytest.mark.parametrize(("rule", "names"), OTHERS.items())
+def test_other_rules_are_searched(file: Path, tmp_path: Path, rule: str, names: tuple[str, ...]) -> None:
+    ranges = ", ".join(f"{name} = {{}}" for name in names)
+    changes = [f"meta.rule={rule}", f"models.update.meta.choices={{{ranges}}}", "search.generations=2"]
+    run = Run.create(tmp_path / "run", load(file, "full", changes))
+    record = run.learn("update").record
+    assert (record.rule_name in rule, set(record.names)) == (True, {"stepsize", *names})
+    assert [each.level for each in record.validation] == list(LEVELS)
+    assert searching.kept_course(run.of_model("update"), "constant").arrays["branch"].all()  # each was moved
+    assert not [finding for finding in check_folder(run.path) if finding.problem]

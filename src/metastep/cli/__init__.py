@@ -150,10 +150,13 @@ def _show_validation(name: str, model: Any) -> None:
 @with_options_of(_start, "opened", stage="search")
 def search(terminal: Any, opened: Any) -> None:
     """Search the controllers of an experiment, or fine-tune a model (--start). A stopped search resumes."""
+    from metastep.experiments.searching import steps_of_levels
+
     for name in opened.require_searched():
         model = opened.learn(name, tracker=terminal)
         _show_validation(name, model)
-        print(f"{opened.of_model(name).model_file}: {model.record.search_steps:.3g} environment steps")
+        _, steps = steps_of_levels(own := opened.of_model(name))
+        print(f"{own.model_file}: {steps:.3g} environment steps of all levels")
 
 
 @verb

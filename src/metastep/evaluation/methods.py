@@ -145,13 +145,9 @@ class Method:
         """Return a description of the method as plain data; `space` is that of its hyperparameters."""
         scales = [*{bounds.scale for bounds in space.branches.values()}]
         boxes = zip(space.names, space.scales, strict=True) if isinstance(space, HyperparameterSpace) else ()
+        values = {name: float(value) for name, value in self.values.items()}
         return MethodRecord(
-            name=self.name,
-            label=self.label or self.name,
-            colour=self.colour,
-            rule=self.rule.name,
-            controller=self.controller.name,
-            values={name: float(value) for name, value in self.values.items()},
+            *(self.name, self.label or self.name, self.colour, self.rule.name, self.controller.name, values),
             is_yardstick=self.controller.is_yardstick,
             directions=tuple(space.branches) if has_directions(space) else (),
             scale=scales[0] if len(scales) == 1 else "mixed",
@@ -307,18 +303,11 @@ def tuning_plan(
     scores = scores.reshape(len(points), num_tasks)
     finite = np.isfinite(scores)
     all_finite, safe = finite.all(axis=1), np.where(finite, scores, 0.0)
-    table = TuningTable(
-        method=spec.name,
-        parameters=parameters,
-        points=points,
-        mean=np.where(all_finite, safe.mean(axis=1), -np.inf),
-        standard_error=np.where(all_finite, safe.std(axis=1, ddof=1) / np.sqrt(num_tasks), np.inf),
-        num_diverged=(~finite).sum(axis=1),
-        num_tasks=num_tasks,
-        seed=seed,
-        num_steps=sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories),
-        scores=scores,
-    )
+    mean = np.where(all_finite, safe.mean(axis=1), -np.inf)
+    error = np.where(all_finite, safe.std(axis=1, ddof=1) / np.sqrt(num_tasks), np.inf)
+    num_steps = sum(float(history.num_steps.sum(dtype=np.float64)) for history in histories)
+    judged = mean, error, (~finite).sum(axis=1)
+    table = TuningTable(spec.name, parameters, points, *judged, num_tasks, seed, num_steps, scores)
     return spec.method(mdp, table.chosen, tuned_on=TaskSource("tuned", Stream.TUNING, contexts)), table
 
 

@@ -23,7 +23,7 @@ from metastep.experiments.config import learners_collected, updates_collected
 from metastep.experiments.stages import example_controller
 from metastep.mdp import ActorCriticMDP, MetaMDP
 from metastep.mdp.collection import layout_of, recorded_features
-from metastep.search.evolution import Search
+from metastep.search.evolution import Search, feedback_features
 from metastep.simulation.engine import blocks_at_once, fills_batches, is_compiled
 
 if TYPE_CHECKING:
@@ -79,6 +79,14 @@ def budget_of(run: Run) -> Budget:
             simulate("search.block_size", mdp, learned.selection.num_tasks, updates, judged * num)
             mdp = replace(mdp, block_size=runs * mdp.block_size)  # the learners of a pair run side by side
             simulate("search.block_size", mdp, runs * search.pairs, updates, search.generations * num)
+            units = search.units if "feedback" in search.levels else 0
+            knots = search.knots if {"schedule", "feedback"} & {*search.levels} else 1
+            inputs = 1 + len(features.columns(mdp, feedback_features(search, mdp))) if units else 0
+            weights = mdp.space.num_coordinates * (knots + units) + inputs * units
+            # The population as it was drawn and as blocks follow it; CMA-ES has the covariance of the weights.
+            numbers = 2 * runs * search.pairs * weights + (search.strategy == "cma-es") * weights**2
+            field = max((search.pairs, "search.pairs"), (knots, "search.knots"), (units, "search.units"))[1]
+            memory[field] = max(memory[field], 4 * numbers)
             continue
         judged = collect.rounds * learned.fqi.iterations
         simulate("rollout.block_size", mdp, learned.selection.num_tasks, learned.compare.num_updates, judged)
@@ -106,7 +114,7 @@ def require_affordable(run: Run, *, anyway: bool = False) -> Budget:
         free = on_device if field.endswith("block_size") else memory
         if needed > free:
             takes = f"what depends on it takes about {format_si(needed)}B of memory, {format_si(free)}B are available"
-            raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks or cores.")
+            raise InputError(f"{field}: {takes}; take fewer learners, episodes, tuples, tasks, weights or cores.")
     require_free_space(run.path, budget.disk)
     kind = "in JAX" if is_compiled(run.mdp.env) else "on the host"
     kind = "with learning" if isinstance(run.mdp, ActorCriticMDP) else kind

@@ -170,7 +170,7 @@ def _require_checksum(file: Path, checksum: str) -> None:
 def inspect_path(path: Path, *, allow_imports: bool = False) -> str:
     """Describe a model file, a dataset's folder or a run's folder."""
     if path.is_file():
-        return "\n".join(_describe_model(load_model(path), None))
+        return "\n".join(_describe_model(load_model(path), None, "this file"))
     if (path / "manifest.json").exists():
         return "\n".join(_describe_dataset(Dataset.open(path)))
     if not path.is_dir():
@@ -203,7 +203,7 @@ def _describe_dataset(dataset: Dataset) -> Iterator[str]:
     yield f"  collected on {dataset.environment.get('device', 'an unknown device')}; checksum {dataset.checksum[:16]}"
 
 
-def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> Iterator[str]:
+def _describe_model(model: Model | SearchedModel, dataset: Dataset | None, own: str = "selected") -> Iterator[str]:
     observation = f"  observation: {_sizes((part.name, part.size) for part in model.record.observation) or 'nothing'}"
     if isinstance(model, SearchedModel):
         searched, weights = model.record, sum(array.size for array in model.weights)
@@ -211,7 +211,7 @@ def _describe_model(model: Model | SearchedModel, dataset: Dataset | None) -> It
         yield f"  {weights} weights, {searched.search_steps:.3g} environment steps of search, seed {searched.seed}"
         yield observation
         for each in searched.validation:
-            mark = "  selected" if each.level == searched.level else ""
+            mark = f"  {own}" if each.level == searched.level else ""
             yield f"  validation of the {each.level}: {each.score:.4g}, standard error {each.error:.2g}{mark}"
         yield "  chosen over the updates, other features at their mean:"
         for name, column in model.curves(None if searched.knots > 1 else _SHARES if searched.units else (0.0,)).items():

@@ -44,9 +44,8 @@ def write_report(run: Run) -> Path:
             seconds = sum(times.get(stage, 0.0) for stage in learning)
             known = own.config.to_dict(), own.model_file.relative_to(run.path).as_posix(), seconds
             if own.config.learner == "search":
-                levels = {level: searching.read_level(own, level).record for level in own.config.search.levels}
-                num_steps = {level: record.search_steps for level, record in levels.items()}
-                searched[name or "the model"] = tables.Searched(model, validation, num_steps, *known)
+                steps, total = searching.steps_of_levels(own)
+                searched[name or "the model"] = tables.Searched(model, validation, steps, total, *known)
             else:
                 names, updates = [part.name for part in model.record.observation], own.dataset.layout.num_updates // 2
                 starts, later = (observations(own.dataset, names, update) for update in (0, updates))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from metastep.search.controller import Searched, model_parts
 from metastep.search.course import NUMBERS, Course, Files, course_arrays, course_from
 from metastep.search.evolution import Objective, Search, Start
 from metastep.search.model import LevelScore, SearchedRecord, places, save_model, searched_model
+from metastep.simulation.engine import fills_batches
 
 if TYPE_CHECKING:
     from metastep.experiments.run import Run
@@ -43,7 +45,7 @@ def build_search(run: Run) -> tuple[ActorCriticMDP, Search]:
         needs = "needs a rule that learns from steps and chooses from ranges"
         raise InputError(f"learner: 'search' {needs}, {mdp.rule.name!r} does not; take 'fitted-q'.")
     evolution.base_point(mdp, search.start)  # raises for names that are not chosen
-    evolution.make_strategy(search, 1)  # raises if a package is missing
+    evolution.make_strategy(replace(search, pairs=2), 1)  # raises if a package is missing
     if run.config.selection.num_tasks < 2:
         raise InputError("selection.num_tasks: 1 must be 2 or more where the learner is 'search'.")
     if "feedback" in search.levels:
@@ -116,7 +118,7 @@ def kept_course(run: Run, level: Level) -> storage.Tensors | None:
     record = content.metadata
     storage.require_stamp(record, _KIND, path, "remove it to search again")
     belongs = (record.get("run"), record.get("level")) == (run.identity, level)
-    if not belongs or not isinstance(record.get("generation"), int):
+    if not belongs or not all(isinstance(record.get(name), kind) for name, kind in NUMBERS.items()):
         raise InputError(f"File {path} belongs to another run or level, or to none; put back its own, or remove it.")
     return content
 
@@ -161,6 +163,8 @@ def _search_levels(
     made = {level: content.metadata["generation"] if content else 0 for level, content in kept.items()}
     left = sum(evolution.num_blocks(search, [mdp], num_tasks, level, made[level]) for level in search.levels)
     how: dict[str, Any] = {"seed": run.config.seed, "num_validation": num_tasks}
+    if left and fills_batches(mdp.env):  # XLA compiles in one thread for a CPU, in many for a GPU
+        evolution.compile_programs(search, mdp)
     with tracker.stage("search", left, "blocks") as stage:
         files = Files(begun, partial(keep_course, run, start=start))
         return evolution.search_levels([mdp], search, files=files, advance=stage.advance, begin=begin, **how)
@@ -193,6 +197,14 @@ def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, t
     chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * stats.sem(lead))  # or the best
     found = (LevelScore(level, float(own.mean()), float(stats.sem(own))) for level, own in scores.items())
     return chosen, tuple(found)
+
+
+def steps_of_levels(run: Run) -> tuple[dict[Level, float], float]:
+    """Return the environment steps of every level, and those of all: where one begins from another, these steps are in both."""
+    levels = sorted(run.config.search.levels, key=LEVELS.index)
+    steps = {level: read_level(run, level).record.search_steps for level in levels}
+    courses = [kept_course(run, level) for level in levels[:-1]]
+    return steps, sum(steps.values()) - sum(each.metadata["branch_steps"] for each in courses if each is not None)
 
 
 def read_level(run: Run, level: str = "") -> Any:

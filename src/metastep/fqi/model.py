@@ -258,22 +258,19 @@ def model_from(
         Branch(name, float(step.low), float(step.high), step.scale, {"direction": float(index)} if name else {})
         for index, (name, step) in enumerate(fitted.stepsizes_.items())
     ]
+    known: dict[str, Any] = {"maximum": fitted.maximum, "lam": float(fitted.lam), "ties": fitted.ties}
+    known |= {"setting": setting, "observation": parts, "training_data": training_data}
     record = ModelRecord(
-        setting=setting,
-        observation=parts,
         feature_names=tuple(feature_names or names),
         feature_low=tuple(fitted.feature_low_.tolist()),
         feature_high=tuple(fitted.feature_high_.tolist()),
         branches=tuple(branches or default_branches),
         num_stepsizes=int(fitted.num_stepsizes),
-        maximum=fitted.maximum,
-        lam=float(fitted.lam),
-        ties=fitted.ties,
         regressor=RegressorRecord(chosen if isinstance(chosen, str) else regressor.name, options_of(regressor)),
         configuration={**(configuration or {}), "fqi": settings},
-        training_data=training_data,
         selected_iteration=len(fitted.q_functions_),
         versions=environment_record("cpu"),
+        **known,
     )
     return Model(record, fitted.q_functions_)
 

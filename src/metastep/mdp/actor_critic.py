@@ -128,10 +128,8 @@ class ActorCriticMDP(MetaMDP):
     def lowered(self, tasks: Tasks) -> tuple[Any, ...]:
         """Trace and lower the programs of a block without running them; calls then only compile, in any thread."""
         start, sample, begin, train = map(cast("Any", compiled), (_start, _sample, _begin, _train))
-        mdp, values = (
-            self.without_ranges(),
-            jax.ShapeDtypeStruct((len(tasks.theta), self.space.num_coordinates), jnp.float32),
-        )
+        values = jax.ShapeDtypeStruct((len(tasks.theta), self.space.num_coordinates), jnp.float32)
+        mdp = self.without_ranges()
         sampled = self._sampling, tasks, start.eval_shape(self.sampler, tasks), jnp.uint32(0)
         begun = mdp, tasks, sample.eval_shape(*sampled)
         trained = train.lower(mdp, begin.eval_shape(*begun), values)

@@ -62,7 +62,8 @@ def compose(findings: Findings) -> Document:
     parts += [Heading("What it cost"), Paragraph(costs), tables.cost_table(findings)]
     for name, search in findings.searched.items():
         best = f"The best controller of every level on the {search.validation.num_tasks} validation tasks. "
-        best += "Selected is the simplest level that is not significantly worse than the best."
+        best += "Selected is the simplest level that is not significantly worse than the best. A level begins from the simpler "
+        best += "one, whose steps up to there are counted in both."
         parts += [Heading(f"Levels of the search of {name}"), Paragraph(best), tables.levels_table(search)]
     if fitted:
         parts += about_the_model(findings, target if target in fitted else next(iter(fitted)))
@@ -194,7 +195,7 @@ def _suggestions(findings: Findings, worst: Difference) -> Iterator[tuple[str, s
                     yield shown, f"{place}meta.{setting}={end * factor:.3g}"
         section, key = ("collect", "num_meta_episodes") if fitted else ("search", "generations")
         num, steps = int(learned.config[section][key]), fitted.counts.num_steps if fitted else 0.0
-        steps += sum(searched.num_steps.values()) if searched else 0.0
+        steps += searched.total_steps if searched else 0.0
         yield f"it was trained on {format_si(steps).strip()} steps, {key} = {num}", f"{place}{section}.{key}={4 * num}"
         scores = metric_values(learned.validation, "auc")
         first, *others = scores[np.argsort(-scores.mean(axis=1))]

@@ -40,7 +40,8 @@ class Searched(NamedTuple):
 
     model: SearchedModel  # the selected one
     validation: Comparison  # the best controller of every level on the validation tasks
-    num_steps: Mapping[Level, float]  # environment steps of the search at every level
+    num_steps: Mapping[Level, float]  # environment steps of a level, with those that it began from
+    total_steps: float  # of all levels, each step once
     config: Mapping[str, Any]  # the resolved experiment of the model
     file: str = "model.safetensors"  # in the folder of the run
     seconds: float = 0.0  # of all levels together, with the selection
@@ -216,8 +217,8 @@ def cost_table(findings: Findings) -> Table:
         trials = test * record.trials * num_updates / (num_updates + 1)
         costs[record.label] = (learned, selected, tuned.get(record.name, 0.0), test, trials, seconds)
     for name, search in findings.searched.items():
-        spent = sum(search.num_steps.values()), float(search.validation.num_steps.sum())
-        costs[f"search of {name}"] = (*spent, 0.0, 0.0, 0.0, search.seconds)
+        selected = float(search.validation.num_steps.sum())
+        costs[f"search of {name}"] = (search.total_steps, selected, 0.0, 0.0, 0.0, search.seconds)
     rows: list[Sequence[str]] = [("method", "training", "selection", "tuning", "test", "trials", "seconds")]
     for label, (*steps, seconds) in costs.items():
         shown = f"{seconds:.1f}" if seconds and findings.searched else ""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metastep._core.errors import InputError
-from metastep.search.network import Level, Network
+from metastep.search.network import Level
 
 
 class Course(NamedTuple):
@@ -34,7 +34,6 @@ class Files(NamedTuple):
 
     begun: Callable[[Level, Any], Course | None] = lambda *_: None  # where it goes on, given a state of the right form
     keep: Callable[[Level, Course], object] = lambda *_: None  # called with every generation's course
-    prepare: Callable[[Network], object] = lambda _: None  # called with the form of a level before its search
 
 
 def course_arrays(course: Course) -> dict[str, NDArray[Any]]:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from metastep import features
 from metastep._core.errors import InputError
+from metastep._core.parallel import map_threads
 from metastep._core.settings import Count, Positive, Several, check_fields
-from metastep.mdp import ActorCriticMDP
+from metastep.mdp import ActorCriticMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import run_updates
 from metastep.mdp.runs import BlockRun, Plan, run_plans
@@ -98,6 +99,11 @@ class Search:
         num = min(self.families_at_once or len(families), len(families))
         return [families[(generation * num + index) % len(families)] for index in range(num)]
 
+    def with_twins(self, mdp: ActorCriticMDP, twins: int) -> ActorCriticMDP:
+        """Return a meta-MDP for blocks in which so many controllers share each task, first policy and noise."""
+        size = self.block_size or mdp.block_size
+        return replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * size)
+
     @property
     def runs_of_pair(self) -> int:
         """Learners of a pair: without antithetic pairs, the mean controller takes part to compare both with."""
@@ -119,7 +125,7 @@ def base_point(mdp: ActorCriticMDP, start: Mapping[str, float] | None = None) ->
     return tuple(found)
 
 
-def feedback_features(search: Search, mdp: ActorCriticMDP) -> tuple[str, ...]:
+def feedback_features(search: Search, mdp: MetaMDP) -> tuple[str, ...]:
     """Return the features that feedback observes, or refuse those that the meta-MDP does not have."""
     wanted = tuple(dict.fromkeys((*features.expanded(search.observation), BUDGET)))
     features.require_known(replace(mdp, observation=wanted), "search.observation")
@@ -250,7 +256,6 @@ def search_levels(
         else:
             network = network_of(level, search, families, seed, simpler)
             start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
-        files.prepare(start.network)
         how: Any = {"seed": seed, "num_validation": num_validation, "files": files, **judged}
         course = run_plans([searching(families, search, start, **how)], advance)[0]
         found[level], simpler = (start.network, course), Start(start.network, course.branch, course.branch_steps)
@@ -344,6 +349,20 @@ def num_blocks(
     return found
 
 
+def draw_tasks(mdp: ActorCriticMDP, seed: int, stream: Stream, block: int) -> Tasks:
+    """Draw the tasks and first policies of one twin for all twins of a block."""
+    twins = mdp.sampler.twins
+    one = replace(mdp, block_size=mdp.block_size // twins).tasks(seed, stream, block)
+    return one._replace(context=jnp.tile(one.context, (twins, 1)), theta=jnp.tile(one.theta, (twins, 1)))
+
+
+def compile_programs(search: Search, mdp: ActorCriticMDP) -> None:
+    """Compile what blocks of validation and of pairs run, all programs side by side; a search finds them compiled."""
+    blocks = [search.with_twins(mdp, twins) for twins in (1, search.runs_of_pair)]
+    programs = [program for each in blocks for program in each.lowered(draw_tasks(each, 0, Stream.TRAIN, 0))]
+    map_threads(lambda program: program.compile(), programs, len(programs))
+
+
 def _scores(
     network: Network,
     controllers: Sequence[NDArray[np.float32]],
@@ -361,15 +380,13 @@ def _scores(
     asked: list[list[BlockRun]] = []
     for mdp, weights in zip(families, controllers, strict=True):
         twins, num, size = weights.shape
-        mdp = replace(mdp, block_size=search.block_size or mdp.block_size)
-        blocks = Blocks(num, mdp.block_size)
-        twice = replace(mdp, sampler=replace(mdp.sampler, twins=twins), block_size=twins * blocks.size)
+        twice = search.with_twins(mdp, twins)
+        blocks = Blocks(num, twice.block_size // twins)
         asked.append([])
         for block in blocks:
             own = weights[:, block * blocks.size : (block + 1) * blocks.size]
             padded = np.pad(own, ((0, 0), (0, blocks.size - own.shape[1]), (0, 0)), mode="edge")
-            start = mdp.tasks(seed, stream, max(0, 1 + generation * len(blocks)) + block)
-            start = start._replace(context=jnp.tile(start.context, (twins, 1)), theta=jnp.tile(start.theta, (twins, 1)))
+            start = draw_tasks(twice, seed, stream, max(0, 1 + generation * len(blocks)) + block)
             asked[-1].append(BlockRun(twice, Searched(network, padded.reshape(-1, size)), start, mdp.budget))
     ran, found = iter((yield [block for own in asked for block in own])), []
     for mdp, group, weights in zip(families, asked, controllers, strict=True):

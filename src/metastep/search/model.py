@@ -185,16 +185,9 @@ def searched_model(mdp: MetaMDP, network: Network, weights: NDArray[np.float32],
     if network.features != features.columns(mdp, wanted):
         raise InputError(f"network: features are {list(network.features)}, allowed are all numbers of {list(wanted)}.")
     form = asdict(network)
-    record = SearchedRecord(
-        setting=mdp.setting,
-        observation=tuple(ObservationPart(name, size) for name, size in features.sizes(mdp, wanted).items()),
-        feature_names=form.pop("features"),
-        versions=environment_record(),
-        **asdict(space),
-        **form,
-        level=network.level,
-        **recorded,
-    )
+    parts = tuple(ObservationPart(name, size) for name, size in features.sizes(mdp, wanted).items())
+    recorded |= {"observation": parts, "feature_names": form.pop("features"), "level": network.level}
+    record = SearchedRecord(setting=mdp.setting, versions=environment_record(), **asdict(space), **form, **recorded)
     return SearchedModel(record, network.split(np.asarray(weights, np.float32)))
 
 

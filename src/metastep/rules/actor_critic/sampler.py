@@ -240,11 +240,9 @@ def _experience(settings: tuple[Sampler, float, bool], lanes: Lanes, steps: Step
 
     returns = jnp.where(lanes.has_ended, lanes.last_return, lanes.paid)
     mean_return, return_error = mean_and_error(returns, jnp)
+    copied: dict[str, Any] = {name: getattr(steps, name) for name in ("observation", "action", "log_density", "value")}
     return Experience(
-        observation=flat(steps.observation),
-        action=flat(steps.action),
-        log_density=flat(steps.log_density),
-        value=flat(steps.value),
+        **{name: flat(array) for name, array in copied.items()},
         advantage=flat(advantage),
         target=flat(advantage + steps.value),
         mean_return=mean_return,
@@ -301,13 +299,9 @@ def _simulate_one(
         fresh = _reset_one(env, context, noise[:, moved_by:])
         state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after.state)
         seen_next = observe(after.state)
-        lanes = Lanes(
-            state=state,
-            elapsed=jnp.where(ended, 0.0, elapsed),
-            paid=jnp.where(ended, 0.0, paid),
-            last_return=jnp.where(ended, paid, before.last_return),
-            has_ended=before.has_ended | ended,
-        )
+        in_episode, sum_so_far = (jnp.where(ended, 0.0, count) for count in (elapsed, paid))
+        last_return = jnp.where(ended, paid, before.last_return)
+        lanes = Lanes(state, in_episode, sum_so_far, last_return, before.has_ended | ended)
         seen, reward = jnp.where(ended[:, None], observe(fresh), seen_next), after.reward
         if before.scales is not None:
             scales = before.scales.after(seen, reward, ended, sampler.discount)
