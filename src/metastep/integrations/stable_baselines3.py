@@ -50,20 +50,19 @@ class Returns:
         self.ended = [list(returns[-each:]) for returns in (ended if len(ended) == num else [[]] * num)]
         self.paid: list[float] = np.where(begins, 0.0, paid if len(paid) == num else 0.0).tolist()
         # A monitor knows better than `dones` when an episode ends: a lost life need not end it.
-        is_vector = is_vecenv_wrapped(envs, VecMonitor)
-        self._is_monitored = [is_own or is_vector for is_own in envs.env_is_wrapped(Monitor)]
+        self._is_monitored = [own or is_vecenv_wrapped(envs, VecMonitor) for own in envs.env_is_wrapped(Monitor)]
 
     def add(self, rewards: NDArray[Any], dones: NDArray[Any], infos: Sequence[Mapping[str, Any]]) -> bool:
         """Add a step of every environment; return whether an episode without a monitor ended."""
         is_unknown = False
         for index, (reward, done, info) in enumerate(zip(rewards.tolist(), dones.tolist(), infos, strict=True)):
             self.paid[index] += reward
-            self._is_monitored[index] |= (is_logged := "episode" in info)
-            if is_logged or (done and not self._is_monitored[index]):
+            self._is_monitored[index] |= "episode" in info
+            if "episode" in info or (done and not self._is_monitored[index]):
                 total = info.get("episode", {}).get("r", self.paid[index])
                 self.ended[index] = [*self.ended[index], float(total)][-self.each :]
                 self.paid[index] = 0.0
-                is_unknown |= not is_logged
+                is_unknown |= "episode" not in info
         return is_unknown
 
     def __call__(self) -> list[float]:
