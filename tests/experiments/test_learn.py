@@ -19,6 +19,7 @@ from metastep.experiments.config import load
 from metastep.fqi import load_model
 from tests.cli.test_cli import invoke, refused
 from tests.rules.test_learning import TINY
+from tests.steppers import whole_model
 
 
 @pytest.fixture
@@ -91,20 +92,31 @@ def test_a_stopped_one_goes_on_to_the_same_bytes(fitted, tmp_path, monkeypatch):
 
 def test_families_are_named_with_or_without_their_module(fitted):
     model = load_model(fitted)
-    own, other = (load(preset, "quick", TINY).to_dict() for preset in ("pendulum-ppo", "mountaincar-ppo"))
+    own = load("pendulum-ppo", "quick", TINY).to_dict()
     own["env"]["name"] = f"{small.__name__}:pendulum"
+    model = dataclasses.replace(model, record=dataclasses.replace(model.record, configuration={"experiment": own}))
+    for family in ("pendulum", own["env"]["name"], ""):
+        assert learn.experiment_of(model, family).env.name == own["env"]["name"]
+    for family in ("junk:pendulum", "acrobot"):
+        with pytest.raises(InputError, match=f"^--family: '{family}' is not the model's, allowed are .*:pendulum"):
+            learn.experiment_of(model, family)
 
-    def experiment_of(family, **configuration):
-        record = dataclasses.replace(model.record, configuration=configuration)
-        return learn.experiment_of(dataclasses.replace(model, record=record), family).env.name
 
-    families = {each["env"]["name"]: each for each in (own, other)}
-    for family in ("pendulum", own["env"]["name"]):
-        assert experiment_of(family, families=families) == experiment_of(family, experiment=own) == own["env"]["name"]
-    assert experiment_of("", experiment=own) == own["env"]["name"]
-    for family in ("junk:pendulum", "acrobot", ""):
-        with pytest.raises(InputError, match=f"^--family: '{family}' is not one of the model's, allowed are .*:pend"):
-            experiment_of(family, families=families)
+def test_a_model_of_many_families_learns_in_the_loop_of_a_preset_or_file(tmp_path):
+    model, file = whole_model(), tmp_path / "tiny.toml"
+    several = dataclasses.replace(model.record, setting={"families": {}, "rule": {"name": "ppo"}}, configuration={})
+    model = dataclasses.replace(model, record=several)
+    assert learn.experiment_of(model, "acrobot-update").env.name == "acrobot"
+    for family in ("", "pendulum"):
+        with pytest.raises(InputError, match=f"^--family: '{family}' is no preset, allowed are .*, a TOML file"):
+            learn.experiment_of(model, family)
+    sizes = "rollout = {num_envs = 2, num_steps = 12, horizon = 6}\nmeta = {rule = {epochs = 2, minibatch_size = 12}}"
+    file.write_text(f'extends = "pendulum-update"\n{sizes}\npolicy.hidden = [4]')
+    learn.learn(model, "mass=1.2", tmp_path / "learned", family=str(file), num_updates=2)
+    first, second, _ = read(tmp_path / "learned")
+    values = model.propose().values
+    for name in ("stepsize", "clip_range", "gae_lambda", "entropy_weight", "critic_rate"):
+        assert float(first[name]) == float(second[name]) == pytest.approx(values[name], rel=1e-4)
 
 
 def test_models_of_whole_episodes_learn_too(whole, tmp_path):
