@@ -1,5 +1,6 @@
 """Training loops as people have them, the table loops.toml, and the meta-MDP of a family under one: a program for each pair."""
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 from metastep import ActorCriticMDP
 from metastep.envs import choices_of
-from metastep.fqi.guard import most_steps
 from metastep.policies import ActorCritic
 from metastep.rules.actor_critic import PPO, Sampler
 from metastep.rules.spaces import HyperparameterSpace, Range, space_for
@@ -15,10 +15,10 @@ from pretraining.families import SETTINGS, build
 from pretraining.families.robots import Robot
 
 RATES = Range(3e-5, 0.1, "log")
-CHOICES = PPO.choices | {"gradient_steps": Range(4.0, 640.0, "log", "gradient_steps")}
-# Where a search begins: near what an earlier one over the same families went to from the usual values.
-START = {"stepsize": 2e-3, "gradient_steps": 96.0, "clip_range": 0.4, "gae_lambda": 0.95, "entropy_weight": 2e-3}
-START |= {"critic_rate": 3.0}
+# Gradient steps count in percent of those that a loop makes by itself: loops differ too much for one number.
+PERCENT = Range(25.0, 300.0, "log", "gradient_steps")
+# Where a search begins, besides a loop's own gradient steps; a schedule's rate falls from twice this one (`recipe.annealed`).
+START = {"stepsize": 6.5e-3, "clip_range": 0.2, "gae_lambda": 0.95, "entropy_weight": 3e-4, "critic_rate": 1.0}
 
 
 class Loop(NamedTuple):
@@ -43,11 +43,6 @@ class Loop(NamedTuple):
     def gradient_steps(self) -> int:
         """Gradient steps of an update without a model."""
         return self.epochs * self.minibatches
-
-    @property
-    def most_gradient_steps(self) -> int:
-        """Those that a model may ask for: as many as in other people's loops."""
-        return round(most_steps(described("", self)))
 
 
 def described(name: str, loop: Loop) -> dict[str, Any]:
@@ -85,8 +80,8 @@ def build_mdp(family: str, loop: Loop, *, learners: int, twins: int = 1) -> Acto
     how: Any = {f"normalise_{name}": True for name in loop.normalises} | {"twins": twins}
     sizes = loop.num_envs, loop.num_steps, setting.horizon, loop.discount or setting.discount
     sampler = Sampler(env, policy, *sizes, **how)
-    epochs = loop.most_gradient_steps // loop.minibatches
-    rule = PPO(epochs=epochs, minibatch_size=loop.minibatch_size, gradient_steps=loop.gradient_steps)
-    space = space_for(rule, RATES, {}, CHOICES)
+    own, most = loop.gradient_steps, math.ceil(loop.epochs * PERCENT.high / 100.0)
+    rule = PPO(epochs=most, minibatch_size=loop.minibatch_size, gradient_steps=own)
+    space = space_for(rule, RATES, {}, PPO.choices | {"gradient_steps": PERCENT.times(own / 100.0)})
     assert isinstance(space, HyperparameterSpace)
     return ActorCriticMDP(sampler, space, rule, block_size=learners, budget=loop.num_updates)
