@@ -8,7 +8,8 @@ from jax.scipy.stats.norm import logpdf
 from metastep.integrations.optax import learned_update
 
 UPDATES = 30
-optimizer, learned = optax.inject_hyperparams(optax.adam)(3e-4), learned_update("ppo", UPDATES)
+optimizer = optax.inject_hyperparams(optax.adam)(3e-4)
+learned = learned_update("ppo", UPDATES, loop={"gradient_steps": 10})
 
 
 @jax.jit

@@ -6,7 +6,7 @@ import metastep
 
 UPDATES = 30
 rng, theta = np.random.default_rng(0), np.zeros(3)  # two gains, the logarithm of the standard deviation
-stepper, stats = metastep.load("ppo").stepper(UPDATES), {}
+stepper, stats = metastep.load("ppo").stepper(UPDATES, loop={"gradient_steps": 10}), {}
 
 for _ in range(UPDATES):
     seen, noise = rng.normal(size=(512, 2)), rng.normal(size=512)

@@ -38,7 +38,7 @@ from metastep.search.model import places
 from metastep.search.network import BUDGET
 from pretraining import loops, rates
 from pretraining.families import SETTINGS, TEST, TRAINING, build
-from pretraining.loops import LOOPS, MEDIUM_LOOPS, SMALL_LOOPS, SWAPPED, Loop
+from pretraining.loops import LOOPS, MEDIUM_LOOPS, PERCENT, SMALL_LOOPS, SWAPPED, Loop
 from pretraining.work import Ahead, Folder, OutOfTime, Work, for_all, open_folder
 
 Mdps = Mapping[str, ActorCriticMDP]
@@ -365,6 +365,10 @@ def with_record(model: SearchedModel, plan: Plan, about: Mapping[str, Any]) -> S
     used, differs = {own["loop"] for own in families.values()}, ("epochs", "minibatch_size", "gradient_steps")
     setting = {name: known[name] for name in ("observation", "space")} | {"env": "several", "families": families}
     setting["rule"] = {name: value for name, value in known["rule"].items() if name not in differs}
+    setting["gradient_steps"] = "percent"  # of a loop's own
     setting["loops"] = [loops.described(name, loop) for name, loop in plan.loops.items() if name in used]
-    record = dataclasses.replace(model.record, setting=setting, configuration={**about, "plan": plan.to_json()})
+    each = zip(model.record.names, model.record.low, model.record.high, strict=True)
+    bounds = ((PERCENT.low, PERCENT.high) if name == PERCENT.name else ends for name, *ends in each)
+    ends: Any = dict(zip(("low", "high"), zip(*bounds, strict=True), strict=True))
+    record = dataclasses.replace(model.record, setting=setting, configuration={**about, "plan": plan.to_json()}, **ends)
     return dataclasses.replace(model, record=record)

@@ -21,12 +21,11 @@ from metastep.experiments import searching
 from metastep.fqi.guard import unlike
 from metastep.mdp import actor_critic
 from metastep.mdp.blocks import Stream
-from metastep.rules.actor_critic import PPO
-from metastep.rules.spaces import HyperparameterSpace, space_for
 from metastep.search import LEVELS, Network, evolution
+from metastep.search.controller import space_in
 from metastep.simulation.engine import compiled
 from pretraining import __main__ as command
-from pretraining import loops, recipe, work
+from pretraining import recipe, work
 from pretraining.families import SETTINGS, TEST
 from pretraining.families.robots import Robot
 from pretraining.loops import LOOPS, Loop, build_mdp, described
@@ -36,7 +35,7 @@ from pretraining.sb3 import ZOO
 from pretraining.score import score_all
 from pretraining.work import Clock, Folder, OutOfTime, Work, compile_programs
 
-SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 1, 3, (4,), "relu", ("observations", "rewards"))}
+SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 2, 3, (4,), "relu", ("observations", "rewards"))}
 PLAN = Plan(
     ("integrator", "bandit-continuous"),
     ("tanks",),
@@ -282,7 +281,7 @@ def test_the_plan_keeps_the_test_apart_and_covers_all_loops() -> None:
     slow = robots - as_on_mujoco.keys()
     assert max(LOOPS[plan.loop_of[name]].num_steps for name in slow) <= 256  # one after another
     assert min(loop.gradient_steps for loop in LOOPS.values()) == 4
-    assert max(loop.most_gradient_steps for loop in LOOPS.values()) == 640
+    assert max(loop.gradient_steps for loop in LOOPS.values()) == 320
     assert (min(loop.num_updates for loop in LOOPS.values()), max(loop.num_updates for loop in LOOPS.values())) == (
         20,
         500,
@@ -303,7 +302,7 @@ def test_every_loop_builds(name: str) -> None:
     assert mdp.sampler.normalises == LOOPS[name].normalises
     assert mdp.rule.gradient_steps == LOOPS[name].gradient_steps
     most = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
-    assert most == max(128, 2 * LOOPS[name].gradient_steps)
+    assert most == 3 * LOOPS[name].gradient_steps == 12 * mdp.space.low[mdp.space.names.index("gradient_steps")]
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -487,18 +486,18 @@ def test_loops_of_other_people_make_as_many_gradient_steps_as_simulated_ones(tra
         return model.stepper(10, outside="trust", **loop)(seen).values["gradient_steps"]
 
     for loop in (LOOPS["sb3"], LOOPS["many-updates"], LOOPS["zoo-cartpole"], Loop(1, 64, 8, 3, 20)):
-        mdp, sizes = (
-            build_mdp("tanks", loop, learners=4),
-            {"minibatch_size": loop.minibatch_size, "epochs": loop.epochs},
-        )
+        mdp = build_mdp("tanks", loop, learners=4)
+        sizes = {"minibatch_size": loop.minibatch_size, "epochs": loop.epochs}
         simulated = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
-        assert steps(mdp.sampler.batch_size, loop=sizes) == simulated <= 640
-    assert steps(64) == 640  # the loop is not known
+        assert steps(mdp.sampler.batch_size, loop=sizes) == simulated == 3 * loop.gradient_steps
+        assert space_in(model, mdp) == mdp.space
+    assert steps(64, fallback={"gradient_steps": 50}) == 150
+    with pytest.raises(InputError, match=r"^loop: gradient_steps is missing, allowed is how many your loop makes"):
+        steps(64)
 
 
 def test_a_schedule_begins_with_a_rate_that_falls_from_twice_the_constant_one() -> None:
-    space = space_for(PPO(), loops.RATES, {}, loops.CHOICES)
-    assert isinstance(space, HyperparameterSpace)
+    space: Any = build_mdp("tanks", LOOPS["sb3"], learners=4).space
     network = Network(("budget",), (0.5,), (0.3,), (0.5,) * space.num_coordinates, 5)
     weights = np.random.default_rng(0).normal(size=space.num_coordinates).astype(np.float32)
     flat = np.tile(weights, 5)

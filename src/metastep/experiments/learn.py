@@ -41,6 +41,7 @@ from metastep.rules.actor_critic import Sampler
 from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
+from metastep.search.controller import space_in
 from metastep.simulation.engine import compiled_for
 
 _SECONDS_BETWEEN_CHECKPOINTS = 20.0
@@ -68,7 +69,7 @@ def learn(
     total = num_updates or config.compare.num_updates
     mdp = dataclasses.replace(build_mdp(config), block_size=1).with_budget(total)
     if isinstance(model, SearchedModel):  # a preset's own space is that of the rate
-        mdp = mdp.with_rule(mdp.rule, model.record.space)
+        mdp = mdp.with_rule(mdp.rule, space_in(model, mdp))
     context = parse_task(task, space := mdp.env.context_space)
     require_available(mdp)
     values = {name: float(str(value)) for name, value in zip(space.names, context, strict=True)}

@@ -78,19 +78,21 @@ def start_settings(source: str, config: Experiment, model: str = "update") -> li
     record = load(source).record
     if not isinstance(record, SearchedRecord):
         raise InputError(f"--start: {shown(source)} was fitted, allowed are searched models.")
-    bounds = zip(record.names, record.low, record.high, record.scales, strict=True)
+    rollout, rule = config.rollout, build_rule(config)
+    steps = (rollout.num_envs or 1) * (rollout.num_steps or 1)
+    space = record.space_in(rule.own_steps(steps) if isinstance(rule, PPO) else 1)
+    bounds = zip(space.names, space.low, space.high, space.scales, strict=True)
     ranges: dict[str, dict[str, Any]]
     ranges = {name: {"low": low, "high": high, "scale": scale} for name, low, high, scale in bounds}
     wanted: dict[str, Any] = {f"meta.stepsize_{name}": value for name, value in ranges.pop("stepsize").items()}
     wanted[f"models.{model}.meta.choices"] = ranges
     wanted |= {f"models.{model}.search.model": source, f"models.{model}.search.levels": [record.level]}
     wanted["compare.methods"] = [name for name in config.compare.names if name not in LEVELS]
-    rollout, rule = config.rollout, build_rule(config)
     if isinstance(rule, PPO) and "gradient_steps" in ranges:
-        each = (rollout.num_envs or 1) * (rollout.num_steps or 1) // rule.minibatch_size
-        own, most = rule.gradient_steps or rule.epochs * each, ranges["gradient_steps"]["high"]
+        each, most = steps // rule.minibatch_size, ranges["gradient_steps"]["high"]
         if rule.epochs * each < most:
-            wanted |= {"meta.rule.epochs": math.ceil(most / max(1, each)), "meta.rule.gradient_steps": own}
+            own = {"meta.rule.gradient_steps": rule.own_steps(steps)}
+            wanted |= {"meta.rule.epochs": math.ceil(most / max(1, each)), **own}
     return [f"{name}={literal(value)}" for name, value in wanted.items()]
 
 

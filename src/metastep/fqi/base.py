@@ -75,6 +75,11 @@ class BaseRecord(ABC):
         return ()
 
     @property
+    def is_relative(self) -> bool:
+        """Whether the model proposes gradient steps in percent of those that a loop makes by itself."""
+        return self.setting.get("gradient_steps") == "percent"
+
+    @property
     def hyperparameters(self) -> tuple[str, ...]:
         """Names of the values that the model proposes."""
         return tuple(self.bounds(next(iter(self.directions), "")))

@@ -40,7 +40,6 @@ WINDOW = 10  # returns that guards look at, at least; where a call has fewer, th
 RECOVERY = 1.25  # factor by which the ceiling of the rate rises per update after a divergence that halved it
 DIVERGENCE = 0.5  # an `approx_kl` above is too large for any model; that of usual updates is about 0.01
 MARGIN = 0.25  # features may leave the range of the training data by this share of it
-EPOCHS, STEPS = 2.0, 128.0  # a model of several loops makes at most so many times a loop's epochs, or so many steps
 FACTOR = 4.0  # numbers of a loop may leave the range of the loops in the training data by this factor
 
 
@@ -189,11 +188,10 @@ def loop_of(setting: Any) -> dict[str, float | str]:
     return {name: found[name] for name in LOOP if found.get(name)}
 
 
-def most_steps(loop: Values) -> float:
-    """Return how many gradient steps a model of several loops may choose in this one, whose sizes may be unknown."""
+def own_steps(loop: Values) -> float:
+    """Return how many gradient steps a loop makes without a model, 0 if that is not known."""
     steps, size, epochs = (float(loop.get(name, 0.0)) for name in ("batch_steps", "minibatch_size", "epochs"))
-    each = -(-steps // size) if size else 0.0  # minibatches of an epoch
-    return each * max(EPOCHS * epochs, -(-STEPS // each)) if each and epochs else ANY
+    return float(loop.get("gradient_steps") or (epochs * -(-steps // size) if size else 0.0))
 
 
 def unlike(trained: Sequence[Values], own: Values) -> dict[str, str]:

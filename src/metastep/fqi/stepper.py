@@ -252,9 +252,14 @@ class Stepper:
                 raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
         row = xp.concatenate(parts)
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
-        if "loops" in self.model.record.setting and "gradient_steps" in proposal.values:  # the limit of its learners
-            most = xp.minimum(proposal.values["gradient_steps"], guards.most_steps(self.loop))
-            proposal = proposal._replace(values={**proposal.values, "gradient_steps": most})
+        progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
+        own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
+        if self.model.record.is_relative:
+            if "gradient_steps" not in own and not guards.own_steps(self.loop):
+                raise InputError("loop: gradient_steps is missing, allowed is how many your loop makes: the model scales them.")
+            own = {"gradient_steps": guards.own_steps(self.loop), **own}
+            steps = xp.maximum(xp.round(own["gradient_steps"] / 100.0 * proposal.values["gradient_steps"]), 1.0)
+            proposal = proposal._replace(values={**proposal.values, "gradient_steps": steps})
         guard, is_far = state.guard, xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
         if "approx_kl" in found.faults and self.is_guarded:
             # The same again is that of an earlier update, unless it is 0, as where the policy is certain of its actions.
@@ -265,8 +270,6 @@ class Stepper:
             found = found._replace(faults=faults, sound=found.sound & ~faults["approx_kl"], memory=memory)
         is_unusual = is_far | ~found.sound
         if self.is_guarded:
-            progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
-            own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
             fallen = is_unusual | bool(self.unlike)
             values, guard = self.limits.guarded(proposal.values, last, own, fallen, found, state, xp)
             is_unusual |= xp.asarray(found.diagnostics.get("approx_kl", 0.0)) > self.limits.divergence

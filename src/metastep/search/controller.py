@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from metastep import features
 from metastep._core.errors import InputError
 from metastep._core.provenance import describe, first_difference
-from metastep.mdp import Learners, MetaMDP
+from metastep.mdp import ActorCriticMDP, Learners, MetaMDP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.controller import Controller, Resources, TaskSource
+from metastep.rules.actor_critic import PPO
+from metastep.rules.spaces import HyperparameterSpace
 from metastep.search.model import SearchedModel, places
 from metastep.search.network import Network
 
@@ -79,11 +81,18 @@ def model_parts(model: SearchedModel, mdp: MetaMDP, place: str = "model") -> tup
     record = model.record
     sizes = {part.name: part.size for part in record.observation}
     known = [name for name in sizes if name.rpartition(":")[2] in features.names()]
-    searched = {"features": sizes, "rule.name": record.rule_name, "space": describe(record.space)}
+    searched = {"features": sizes, "rule.name": record.rule_name, "space": describe(space_in(model, mdp))}
     own = {"features": features.sizes(mdp, known), "rule.name": mdp.rule.name, "space": describe(mdp.space)}
     if found := first_difference(searched, own):
         raise InputError(f"{place}: it was searched for {found[0]} = {found[1]}, but the meta-MDP has {found[2]}.")
     return model.network, np.concatenate([array.ravel() for array in model.weights])
+
+
+def space_in(model: SearchedModel, mdp: MetaMDP) -> HyperparameterSpace:
+    """Return what a model chooses from in the training loop of a meta-MDP."""
+    if isinstance(mdp, ActorCriticMDP) and isinstance(mdp.rule, PPO):
+        return model.record.space_in(mdp.rule.own_steps(mdp.sampler.batch_size))
+    return model.record.space
 
 
 @partial(jax.jit, static_argnums=(0, 1))

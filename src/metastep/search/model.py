@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -32,6 +33,7 @@ from metastep.search.network import BUDGET, Level, Network, Weights
 
 _KIND = "searched model"
 _LARGEST = 1e6  # of weights
+_ANY_STEPS = 1.0, 1e5  # gradient steps, where they are in percent
 _Numbers = tuple[Float, ...]
 _Natural = Annotated[int, Ge(0)]
 
@@ -67,13 +69,21 @@ class SearchedRecord(BaseRecord):
         if direction:
             raise InputError(f"direction is {shown(direction)}, allowed is none.")
         found = {name: (low, high) for name, low, high in zip(self.names, self.low, self.high, strict=True)}
-        whole = {name: found[name] for name in WHOLE if name in found}
+        whole = {name: _ANY_STEPS if self.is_relative else found[name] for name in WHOLE if name in found}
         return found | {name: (max(1, round(low)), max(1, round(high))) for name, (low, high) in whole.items()}
 
     @property
     def space(self) -> HyperparameterSpace:
         """The hyperparameters to choose from."""
-        return HyperparameterSpace(self.low, self.high, self.scales, self.names)
+        return self.space_in(100.0)
+
+    def space_in(self, own_steps: float) -> HyperparameterSpace:
+        """Return the hyperparameters to choose from in a loop that makes so many gradient steps by itself."""
+        low, high = [*self.low], [*self.high]
+        for ends, name in product((low, high), WHOLE if self.is_relative else ()):
+            place = self.names.index(name)
+            ends[place] = max(1.0, ends[place] * (own_steps / 100.0))
+        return HyperparameterSpace(tuple(low), tuple(high), self.scales, self.names)
 
 
 _RECORD: TypeAdapter[SearchedRecord] = TypeAdapter(SearchedRecord)

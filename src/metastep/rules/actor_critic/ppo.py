@@ -127,6 +127,10 @@ class PPO(ActorCriticRule):
         if not self.clip_range or len(set(self.clip_range)) < len(self.clip_range):
             raise InputError(f"meta.rule.clip_range: {list(self.clip_range)} must hold one number or more, each once.")
 
+    def own_steps(self, batch_size: int) -> int:
+        """Return the gradient steps of an update where they are not chosen."""
+        return self.gradient_steps or self.epochs * batch_size // self.minibatch_size
+
     def require_batch(self, batch_size: int) -> None:
         super().require_batch(batch_size)
         most = self.epochs * batch_size // self.minibatch_size
