@@ -3,6 +3,7 @@
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -81,7 +82,8 @@ def build_mdp(family: str, loop: Loop, *, learners: int, twins: int = 1) -> Acto
     sizes = loop.num_envs, loop.num_steps, setting.horizon, loop.discount or setting.discount
     sampler = Sampler(env, policy, *sizes, **how)
     own, most = loop.gradient_steps, math.ceil(loop.epochs * PERCENT.high / 100.0)
+    steps = replace(PERCENT, low=PERCENT.low * (own / 100.0), high=PERCENT.high * (own / 100.0))
     rule = PPO(epochs=most, minibatch_size=loop.minibatch_size, gradient_steps=own)
-    space = space_for(rule, RATES, {}, PPO.choices | {"gradient_steps": PERCENT.times(own / 100.0)})
+    space = space_for(rule, RATES, {}, PPO.choices | {"gradient_steps": steps})
     assert isinstance(space, HyperparameterSpace)
     return ActorCriticMDP(sampler, space, rule, block_size=learners, budget=loop.num_updates)

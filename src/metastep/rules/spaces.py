@@ -84,10 +84,6 @@ class Range:
         low, high, point = (along(value) for value in (self.low, self.high, np.clip(number, self.low, self.high)))
         return float((point - low) / (high - low))
 
-    def times(self, factor: float) -> "Range":
-        """Return the range of all numbers times a factor."""
-        return replace(self, low=self.low * factor, high=self.high * factor)
-
     def shifted(self, number: Array, share: Array) -> Array:
         """Move numbers along the scale by a share of its length."""
         if self.scale == "linear":
