@@ -272,9 +272,7 @@ def envs() -> None:
 def learn(
     model: Annotated[str, typer.Argument(help="A model of the library (see `metastep models`), a file or a run.")],
     task: Annotated[str, typer.Option(help=frame.TASK_HELP)] = "",
-    family: Annotated[
-        str, typer.Option(help="For a model of many families: a preset or a TOML file, whose loop is used.")
-    ] = "",
+    family: Annotated[str, typer.Option(help=frame.FAMILY_HELP)] = "",
     out: Annotated[Path, typer.Option(help="Folder of policy, curve and report.")] = Path("runs/learned"),
     updates: Annotated[int | None, typer.Option(help="Updates to make; default: as in its experiment.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)] = 0,

@@ -42,6 +42,7 @@ ImportsOption = Annotated[bool, typer.Option("--allow-imports", help=_IMPORTS_HE
 SOURCE_HELP = "A preset (see `metastep envs`), a .toml file or the folder of a run."
 DATA_HELP = "Reuse the training data of this run, whose settings must agree."
 ENV_HELP = "Family of tasks in place of the source's: a name or module:Env."
+FAMILY_HELP = "For a model of many families: a preset or a TOML file, whose loop is used."
 TASK_HELP = "The task: NAME=VALUE,...; what is not named is in the middle of its range."
 
 

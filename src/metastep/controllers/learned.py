@@ -61,13 +61,8 @@ class MetaFQIController(Controller):
     def init(self, mdp: MetaMDP, learners: Learners) -> MetaMDP:
         if self.model is None:
             raise InputError("controller: 'metafqi' needs a fitted model.")
-        if (record := self.model.record) is None:
-            return mdp
-        fitted, wanted = record.setting, mdp.setting
-        if "families" in fitted:  # such a model fits all families with the same observation, space and rule
-            names = ("observation", "space")
-            fitted, wanted = ({n: t[n] for n in names} | {"rule.name": t["rule"]["name"]} for t in (fitted, wanted))
-        if difference := first_difference(fitted, wanted):
+        record = self.model.record  # a `MetaFQI` has none
+        if record is not None and (difference := first_difference(record.setting, mdp.setting)):
             name, theirs, ours = difference
             raise InputError(f"model: it was fitted for {name} = {theirs}, but the meta-MDP has {ours}.")
         return mdp

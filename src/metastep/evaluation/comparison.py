@@ -1,8 +1,7 @@
 """Paired comparisons: every method runs on the same tasks, from the same initial policies, with the same random numbers."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -166,22 +165,21 @@ def comparison_plan(
         chosen = np.concatenate([np.swapaxes(history.hyperparameters, 0, 1) for history in histories])[None]
         reported = {name: np.concatenate([block.report[name].T for block in of_method]) for name in of_method[0].report}
         num_steps = [history.num_steps.sum(axis=0, dtype=np.float64) for history in histories]
-        parts.append(
-            Comparison(
-                methods=(method.record(variant.space),),
-                context_names=mdp.env.context_space.names,
-                context=context,
-                returns=np.concatenate([history.mean_return.T for history in histories])[None],
-                hyperparameters=chosen[..., 1:] if chooses else chosen,
-                direction=(chosen[..., 0] if chooses else np.zeros(chosen.shape[:3])).astype(np.int8),
-                flagged=np.concatenate([history.flagged.T for history in histories])[None],
-                num_steps=np.concatenate(num_steps)[None],
-                theta=np.concatenate([block.theta for block in of_method])[None],
-                diagnostics={f"{method.name}/{name}": array for name, array in reported.items()},
-                settings=settings,
-            )
+        part = Comparison(
+            methods=(method.record(variant.space),),
+            context_names=mdp.env.context_space.names,
+            context=context,
+            returns=np.concatenate([history.mean_return.T for history in histories])[None],
+            hyperparameters=chosen[..., 1:] if chooses else chosen,
+            direction=(chosen[..., 0] if chooses else np.zeros(chosen.shape[:3])).astype(np.int8),
+            flagged=np.concatenate([history.flagged.T for history in histories])[None],
+            num_steps=np.concatenate(num_steps)[None],
+            theta=np.concatenate([block.theta for block in of_method])[None],
+            diagnostics={f"{method.name}/{name}": array for name, array in reported.items()},
+            settings=settings,
         )
-    return dataclasses.replace(join(parts), tuning=tuple(tuning))
+        parts.append(part)
+    return replace(join(parts), tuning=tuple(tuning))
 
 
 def join(parts: Sequence[Comparison]) -> Comparison:
@@ -195,7 +193,7 @@ def join(parts: Sequence[Comparison]) -> Comparison:
         for chosen in by_name["hyperparameters"]
     ]
     arrays: dict[str, Any] = {name: np.concatenate(each) for name, each in by_name.items()}
-    return dataclasses.replace(
+    return replace(
         parts[0],
         methods=tuple(record for part in parts for record in part.methods),
         diagnostics={name: array for part in parts for name, array in part.diagnostics.items()},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -130,9 +131,7 @@ def available_memory() -> int:
     """Return the bytes of main memory available now, within the limit of a container where there is one."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file, name in (("/proc/meminfo", "MemAvailable:"), ("/sys/fs/cgroup/memory.max", "")):
-        try:
+        with suppress(OSError, StopIteration, ValueError, IndexError):  # another system, or no limit
             line = next(line for line in Path(file).read_text().splitlines() if line.startswith(name))
             limits.append(int(line.removeprefix(name).split()[0]) * (1024 if name else 1))
-        except (OSError, StopIteration, ValueError, IndexError):  # another system, or no limit
-            continue
     return min(limits)

@@ -11,7 +11,6 @@ import numpy as np
 
 from metastep._core import storage
 from metastep._core.errors import InputError, printable
-from metastep._core.storage import LOCK, lock_holder
 from metastep.experiments import provenance, searching
 from metastep.experiments.reporting import observations
 from metastep.experiments.run import Run
@@ -62,7 +61,7 @@ def check_folder(path: Path, *, allow_imports: bool = False) -> list[Finding]:
 
 def busy_in(path: Path) -> str:
     """Return which process is writing in a folder, "" if none; its unfinished files are not damaged."""
-    return lock_holder(provenance.lock_folder(path)) if path.is_dir() else ""
+    return storage.lock_holder(provenance.lock_folder(path)) if path.is_dir() else ""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -76,7 +75,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _leftover(path: Path) -> str:
     """Describe an unfinished file of a stopped or running process; "" for other files."""
-    if storage.is_temporary(path.name) or path.name == LOCK:
+    if storage.is_temporary(path.name) or path.name == storage.LOCK:
         return "is a leftover of a process that was stopped; the next run removes it."
     if path.name.startswith("part-") and path.parent.name == "data":
         return "is a part of a block that is not complete; the command that collects continues with it."

@@ -152,15 +152,12 @@ def variant(config: Experiment, model: str) -> Experiment:
 
 
 def _merged(base: Any, changes: Any) -> Any:
-    """Merge tables key by key and lists of named tables entry by entry; replace everything else.
-
-    A part with another name replaces the old part and its options.
-    """
+    """Merge tables key by key and lists of named tables entry by entry; replace everything else."""
     if isinstance(base, str) and isinstance(changes, dict):
         base = {"name": base}
     if isinstance(base, dict) and isinstance(changes, dict):
         if "name" in base and changes.get("name", base["name"]) != base["name"]:
-            return changes
+            return changes  # another part replaces the old one and its options
         return base | {name: _merged(base.get(name), value) for name, value in changes.items()}
     by_name, tables = _by_name(base), _tables(changes)
     if by_name is None or tables is None or tables != changes:

@@ -22,7 +22,6 @@ from metastep._core.logs import to_csv
 from metastep._core.progress import Silent, Tracker
 from metastep._core.provenance import environment_record
 from metastep._core.settings import require_modules
-from metastep._core.storage import write_lock
 from metastep.controllers import controller_of
 from metastep.envs.contexts import ContextSpace
 from metastep.experiments.config import build_mdp, list_presets, load, parse, require_available
@@ -80,7 +79,7 @@ def learn(
     started = storage.read_checked_json(marker, "learning", "use another folder")
     recorded = {name: started.get(name) for name in wanted}
     require_same(recorded, wanted, f"--out: {folder} was started with", "which is now", "use another folder")
-    with write_lock(folder):
+    with storage.write_lock(folder):
         checkpoints = Checkpoints(folder, {**storage.stamp("part"), "learning": str(started["checksum"])})
         tasks = mdp.tasks(seed, Stream.TEST, 0, context[None, :])
         checkpoint, _ = checkpoints.load(0, mdp, tasks)

@@ -13,13 +13,11 @@ from metastep import fqi
 from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.progress import Tracker
-from metastep._core.storage import require_new, write_new
 from metastep.controllers import controller_of
 from metastep.evaluation import Method, differences, join
 from metastep.experiments.provenance import read_dataset
 from metastep.experiments.run import Run
 from metastep.experiments.stages import read_fitted
-from metastep.fqi import Model
 from metastep.fqi.base import AnyModel
 from metastep.fqi.model import recorded_model
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown
@@ -62,7 +60,7 @@ def publish(
         parts += [comparison_table(comparison, **resamples), differences_table(comparison, name, paired)]
     versions = dict(sorted(whole.record.versions.items()))
     device = versions.pop("device", "unknown")
-    if isinstance(whole, Model):
+    if isinstance(whole, fqi.Model):
         device = f"{read_dataset(learned, verify=False).environment['device']}; the forests were fitted on a CPU"
     fitted_with = ", ".join(f"{package} {version}" for package, version in versions.items())
     made = run.command() or f"# the run in {run.path.name}"
@@ -88,8 +86,8 @@ def require_free(name: str, out: Path, force: bool) -> tuple[Path, Path, bool]:
     file, card = out / f"{name}.safetensors", out / f"{name}.md"
     # A process that was killed between the two writes left a model without its card: the same command adds the card.
     is_half = file.is_file() and not os.path.lexists(card)
-    require_new(file, force=force or is_half)
-    require_new(card, force=force)
+    storage.require_new(file, force=force or is_half)
+    storage.require_new(card, force=force)
     return file, card, is_half
 
 
@@ -103,17 +101,17 @@ def _write_pair(name: str, out: Path, content: bytes, document: str, force: bool
         if card.exists() and not recorded_model(card):
             card.unlink()  # of version 0.2: beside another model it could not be recognised
         if not (is_half and storage.read_bytes(file) == content):
-            write_new(file, content, force=force)
+            storage.write_new(file, content, force=force)
 
     storage.create_folder(out)
     with storage.write_lock(out, recursive=False):  # two commands with the same name must not mix their files
-        write_new(card, write_both, force=force)
+        storage.write_new(card, write_both, force=force)
     return file, card
 
 
 def _packed(whole: AnyModel, run: Run, trees: int | None) -> tuple[Any, bytes, float, str]:
     """Return the packed model, its file, the share of observations with exactly the same proposal, and a description."""
-    if not isinstance(whole, Model):
+    if not isinstance(whole, fqi.Model):
         if trees is not None:
             raise InputError(f"--trees: {trees} must not be given, a searched model has none.")
         return whole, storage.read_bytes(run.model_file), 1.0, "the network's weights and its record."
@@ -140,14 +138,14 @@ def _training(model: AnyModel, run: Run) -> Iterator[Part]:
     batch = f"{rollout.num_envs} environments of {rollout.num_steps} steps"
     if rollout.num_envs is None:
         batch = f"{rollout.num_episodes} episodes of {rollout.horizon} steps"
-    amount = f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
-    if not isinstance(model, Model):
+    amounts, amount = "learners of a round, rounds", f"{config.collect.num_meta_episodes}, {config.collect.rounds}"
+    if not isinstance(model, fqi.Model):
+        amounts = "controllers of a generation, generations"
         amount = f"{2 * config.search.pairs}, {config.search.generations}"
     row, num = (config.env.name, tasks, amount, batch, str(config.meta.num_updates)), config.selection.num_tasks
-    amounts = "learners of a round, rounds" if isinstance(model, Model) else "controllers of a generation, generations"
     yield Heading("Trained on")
     yield Table(("family", "tasks", amounts, "batch", "updates"), [row])
-    if isinstance(model, Model):
+    if isinstance(model, fqi.Model):
         data, selected = record.training_data, f"Iteration {record.selected_iteration} of {len(model.q_functions)}"
         made = f"{data.tuples} updates in all, seed {data.seed}, data {data.fingerprint[:16]}."
         yield Paragraph(f"{made} {selected} was selected on {num} validation tasks.")

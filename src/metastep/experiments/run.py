@@ -41,8 +41,7 @@ from metastep.fqi import save_model
 from metastep.mdp import MetaMDP, collection
 from metastep.mdp.blocks import Stream
 from metastep.mdp.dataset import Dataset, DatasetWriter, all_transitions
-from metastep.testing import check_env
-from metastep.testing.envs import declared
+from metastep.testing.envs import check_env, declared
 
 
 class Run:
@@ -236,7 +235,7 @@ class Run:
         else:
             histories = (writer.layout.read(writer.folder, block) for block in blocks)
             transitions = all_transitions(histories, config.meta.observation)
-            model = stages.fit_on(config, self.mdp, transitions, fingerprint, tracker=tracker)
+            model = stages.fit_on(self, transitions, fingerprint, tracker=tracker)
             model = stages.select(model, stages.validate(self, model, tracker=tracker)).only_selected()
             storage.create_folder(path.parent)
             save_model(model, path)

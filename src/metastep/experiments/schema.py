@@ -3,7 +3,6 @@
 Settings of classes in the library take default, bounds and sentence from the class; only other settings are defined here.
 """
 
-import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from metastep import features
 from metastep._core.errors import shown
-from metastep._core.settings import Count, Float, Positive, Several, Share, settings_of
+from metastep._core.settings import REQUIRED, Count, Float, Positive, Several, Share, settings_of
 from metastep.fqi import MetaFQI
 from metastep.fqi.iteration import Stepsizes
 from metastep.fqi.maximise import Ties
@@ -50,7 +49,7 @@ def _field(sentence: str, default: Any = ..., **bounds: Any) -> Any:
 def _of(owner: Callable[..., Any], name: str, more: str = "", **default: Any) -> Any:
     """Return the field of a setting that a class defines: its default, bounds and sentence."""
     setting = settings_of(owner)[name]
-    if setting.default is not inspect.Parameter.empty:
+    if setting.default is not REQUIRED:
         default = {"default": setting.default, **default}
     field = _field(setting.sentence + more, **default)
     field.metadata.extend(getattr(setting.kind, "__metadata__", ()))

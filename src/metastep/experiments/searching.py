@@ -70,8 +70,8 @@ def start_of(mdp: ActorCriticMDP, search: Search) -> tuple[Start | None, str]:
     return Start(network, weights), model.fingerprint
 
 
-def start_settings(source: str, config: Experiment, model: str = "update") -> list[str]:
-    """Return the settings, as of `--set`, with which an experiment searches on from a model, for its table `models.NAME`.
+def start_settings(source: str, config: Experiment) -> list[str]:
+    """Return the settings, as of `--set`, with which an experiment searches on from a model, for its table `models.update`.
 
     Ranges and level are the model's; where it makes more gradient steps than the loop, there are more epochs to choose from.
     """
@@ -82,11 +82,10 @@ def start_settings(source: str, config: Experiment, model: str = "update") -> li
     steps = (rollout.num_envs or 1) * (rollout.num_steps or 1)
     space = record.space_in(rule.own_steps(steps) if isinstance(rule, PPO) else 1)
     bounds = zip(space.names, space.low, space.high, space.scales, strict=True)
-    ranges: dict[str, dict[str, Any]]
-    ranges = {name: {"low": low, "high": high, "scale": scale} for name, low, high, scale in bounds}
+    ranges: dict[str, Any] = {name: {"low": low, "high": high, "scale": scale} for name, low, high, scale in bounds}
     wanted: dict[str, Any] = {f"meta.stepsize_{name}": value for name, value in ranges.pop("stepsize").items()}
-    wanted[f"models.{model}.meta.choices"] = ranges
-    wanted |= {f"models.{model}.search.model": source, f"models.{model}.search.levels": [record.level]}
+    wanted["models.update.meta.choices"] = ranges
+    wanted |= {"models.update.search.model": source, "models.update.search.levels": [record.level]}
     wanted["compare.methods"] = [name for name in config.compare.names if name not in LEVELS]
     if isinstance(rule, PPO) and "gradient_steps" in ranges:
         each, most = steps // rule.minibatch_size, ranges["gradient_steps"]["high"]

@@ -31,7 +31,6 @@ from metastep.experiments.config import build_fqi, build_regressor, build_rule
 from metastep.experiments.schema import Experiment, MethodSection
 from metastep.fqi import Model, ObservationPart, TrainingData, ValidationCurve, model_from, save_model
 from metastep.fqi.model import branches_of
-from metastep.mdp import MetaMDP
 from metastep.mdp.blocks import Blocks
 from metastep.mdp.dataset import Dataset
 from metastep.mdp.history import Transitions
@@ -46,20 +45,14 @@ if TYPE_CHECKING:
 def fit_model(run: Run, dataset: Dataset, *, tracker: Tracker | None = None, random_state: int | None = None) -> Model:
     """Fit metaFQI on a dataset; the model keeps every iteration, and the last is the selected one until `select`."""
     transitions = dataset.transitions(run.config.meta.observation)
-    return fit_on(run.config, run.mdp, transitions, dataset.checksum, tracker=tracker, random_state=random_state)
+    return fit_on(run, transitions, dataset.checksum, tracker=tracker, random_state=random_state)
 
 
 def fit_on(
-    config: Experiment,
-    mdp: MetaMDP,
-    transitions: Transitions,
-    fingerprint: str,
-    *,
-    tracker: Tracker | None,
-    random_state: int | None = None,
-    **recorded: Any,
+    run: Run, transitions: Transitions, fingerprint: str, *, tracker: Tracker | None, random_state: int | None = None
 ) -> Model:
-    """Fit metaFQI on transitions, identified by `fingerprint`; `recorded` replaces fields of the model's record."""
+    """Fit metaFQI on transitions, identified by `fingerprint`."""
+    config, mdp = run.config, run.mdp
     estimator = build_fqi(config, mdp.space, random_state)
     with (tracker or Silent()).stage("fit", config.fqi.iterations, "iterations") as stage:
         if not len(transitions.reward):
@@ -72,7 +65,8 @@ def fit_on(
         training_data=TrainingData(len(transitions.reward), config.seed, fingerprint),
         feature_names=features.columns(mdp, mdp.observation),
         branches=branches_of(mdp.space),
-        **{"setting": mdp.setting, "configuration": {"experiment": config.to_dict()}} | recorded,
+        setting=mdp.setting,
+        configuration={"experiment": config.to_dict()},
     )
     # The name in the configuration, `module:name`, says where a user's own regressor comes from.
     fitted_with = dataclasses.replace(model.record.regressor, name=config.fqi.regressor.name)
@@ -95,10 +89,7 @@ def validate(run: Run, model: Model, *, tracker: Tracker | None = None) -> Compa
 
 
 def select(model: Model, validation: Comparison) -> Model:
-    """Return the model with its validation curves and the iteration selected that has the best mean return over the updates.
-
-    An iteration that diverged on a task cannot be selected, and its curve is not kept.
-    """
+    """Select the iteration of the best mean return over the updates, among those that diverged on no task; keep their curves."""
     curves = []
     for record, tasks in zip(validation.methods, validation.returns, strict=True):
         returns, iteration = tasks.astype(np.float64).mean(axis=0), int(record.values["iteration"])

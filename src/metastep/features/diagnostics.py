@@ -210,9 +210,8 @@ POSSIBLE: dict[str, tuple[float, float, str]] = defaultdict(lambda: (-ANY, ANY, 
 POSSIBLE |= {"explained_variance": (-ANY, 1.0 + _ROUNDING, "at most 1"), "rate": (0.0, ANY, "0 or more")}
 POSSIBLE |= dict.fromkeys(("clip_fraction", "last_clip_fraction"), (-_ROUNDING, 1.0 + _ROUNDING, "0 to 1"))
 POSSIBLE["approx_kl"] = (-_ROUNDING, ANY, "0 or more, measured in every update")
-_INSTEAD = {"mean_return": "returns", "return_error": "returns", "target_std": "targets"} | dict.fromkeys(
-    ("parameter_norm", "step_norm", "step_cosine"), "parameters"
-)
+_INSTEAD = {"mean_return": "returns", "return_error": "returns", "target_std": "targets"}
+_INSTEAD |= dict.fromkeys(("parameter_norm", "step_norm", "step_cosine"), "parameters")
 
 
 def _formula(name: str) -> Feature | None:

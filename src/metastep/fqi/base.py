@@ -58,11 +58,10 @@ class BaseRecord(ABC):
     @property
     def trained_on(self) -> list[Values]:
         """What is known of the training loops that the model was fitted on, by the names of `guard.LOOP`."""
-        setting, known, loops = self.setting, self.configuration, self.setting.get("loops")
-        experiments = [table(known, "experiment"), *table(known, "families").values()]
+        setting, experiment, loops = self.setting, table(self.configuration, "experiment"), self.setting.get("loops")
         several = [*(loops if isinstance(loops, list) else ()), *table(setting, "families").values()]
-        several += [{**table(each, "rollout"), **table(each, "meta")} for each in experiments]
-        return [loop_of(each) for each in (setting, *several)]
+        own = {**table(experiment, "rollout"), **table(experiment, "meta")}
+        return [loop_of(each) for each in (setting, *several, own)]
 
     @property
     def keywords(self) -> dict[str, int]:

@@ -33,9 +33,7 @@ ACTED = ("fallback", "rise", "divergence", "best")  # the guards, in the order o
 RISE = 3.0  # largest factor between one of these and that of the last update
 FIRST_RISE = 10.0  # largest factor between the first of them and the loop's own
 BELOW = 3.0  # standard errors by which the return may lie below its best and still count as that
-TREND = (
-    0.5  # standard errors of a batch that the return rises by per update, smoothed, where it has not arrived there yet
-)
+TREND = 0.5  # standard errors of a batch that the return rises by per update, smoothed, where it has not arrived yet
 WINDOW = 10  # returns that guards look at, at least; where a call has fewer, those of the last calls count as well
 RECOVERY = 1.25  # factor by which the ceiling of the rate rises per update after a divergence that halved it
 DIVERGENCE = 0.5  # an `approx_kl` above is too large for any model; that of usual updates is about 0.01

@@ -101,20 +101,15 @@ class QFunction:
         """Return the maximum of each branch, on its scale; with values, on its grid."""
         states = as_inputs(observation, self.heads[0].num_features - 1, "observation")
         if not self.is_forest:
-            parts = self.by_branch
-            return [
-                maximise_general(heads, states, own.points, self.lam, with_values=with_values) for heads, own in parts
-            ]
+            how: Any = {"lam": self.lam, "with_values": with_values}
+            return [maximise_general(heads, states, own.points, **how) for heads, own in self.by_branch]
         plans = self._grid_plans if with_values else self._greedy_plans
         # Threads share the branches if there are few observations, otherwise the rows of each branch.
         outer, inner = (threads, 1) if len(states) <= _FEW_ROWS and len(plans) > 1 else (1, threads)
         return map_threads(lambda plan: maximise(plan, states, threads=inner, with_values=with_values), plans, outer)
 
     def maximum(self, observation: ArrayLike, threads: int | None = None) -> Maximum:
-        """Return the best step of each observation `(rows, features)`, and its value.
-
-        Ties choose the first branch, then the step according to `ties`.
-        """
+        """Return value and best step of observations `(rows, features)`; ties choose the first branch, then as `ties` says."""
         has_rule = self.ties != "smallest"  # the search itself returns the smallest
         maxima = self._search(observation, threads, with_values=has_rule)
         values = np.stack([best.value for best in maxima])
@@ -205,10 +200,7 @@ class MetaFQI(BaseEstimator):
     record = None  # only models have one
 
     def fit(self, data: Any, progress: Callable[[int, float], None] | None = None) -> Self:
-        """Run all iterations on `Transitions`, or on a dataset with its default observation.
-
-        `progress(iteration, seconds)` is called after each.
-        """
+        """Run all iterations on `Transitions`, or on a dataset's default ones; call `progress(iteration, seconds)` after each."""
         check_fields(self, "fqi")
         regressor, menu = resolve(self.regressor), self.menu
         if menu is None:
@@ -283,10 +275,7 @@ class MetaFQI(BaseEstimator):
         return self
 
     def act(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float32]:
-        """Return greedy step sizes of observations `(rows, features)` after `iteration` (from 1; None is the last).
-
-        The shape is `(rows,)` or, with a menu, `(rows, 2)`: the index of the branch and the step.
-        """
+        """Return greedy step sizes of observations, like `QFunction.act`, after `iteration` (from 1; None is the last)."""
         return self._function(iteration).act(observation, self.threads)
 
     def values(self, observation: ArrayLike, iteration: int | None = None) -> NDArray[np.float64]:

@@ -276,10 +276,7 @@ def model_from(
 
 
 def save_model(model: Model, path: str | os.PathLike[str], *, packed: bool = False) -> None:
-    """Write a model file atomically.
-
-    With `packed`, forests take an eighth of the space, and their numbers are rounded.
-    """
+    """Write a model file atomically; `packed` forests take an eighth of the space, and their numbers are rounded."""
     _regressor(model.record.regressor.name, model.record.regressor.options)
     arrays = {
         f"{iteration}/{head}/{name}": array

@@ -256,7 +256,8 @@ class Stepper:
         own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
         if self.model.record.is_relative:
             if "gradient_steps" not in own and not guards.own_steps(self.loop):
-                raise InputError("loop: gradient_steps is missing, allowed is how many your loop makes: the model scales them.")
+                needed = "allowed is how many your loop makes: the model scales them"
+                raise InputError(f"loop: gradient_steps is missing, {needed}.")
             own = {"gradient_steps": guards.own_steps(self.loop), **own}
             steps = xp.maximum(xp.round(own["gradient_steps"] / 100.0 * proposal.values["gradient_steps"]), 1.0)
             proposal = proposal._replace(values={**proposal.values, "gradient_steps": steps})

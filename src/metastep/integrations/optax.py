@@ -170,11 +170,7 @@ def learned_update(
         return LearnedRateState(rates, found.memory, found.movement or state.movement, state.gathered, guard)
 
     def propose(
-        state: LearnedRateState,
-        diagnostics: Mapping[str, Any] | None = None,
-        params: Any = None,
-        *,
-        begins: bool | Array = True,
+        state: LearnedRateState, diagnostics: Values | None = None, params: Any = None, *, begins: bool | Array = True
     ) -> tuple[dict[str, Array], LearnedRateState]:
         if diagnostics is None and stepper.needs:
             raise InputError(f"{name} needs diagnostics, a dictionary of numbers by name.")

@@ -1,7 +1,6 @@
 """The meta-MDP of PPO and related methods: updates use batches of steps, and episodes continue in the next batch."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
@@ -108,7 +107,7 @@ class ActorCriticMDP(MetaMDP):
         return {name: getattr(self.sampler, name) for name in names} | normalises | returns
 
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
-        return dataclasses.replace(self, budget=num_updates)
+        return replace(self, budget=num_updates)
 
     # Starting, sampling and training are a program each, so that none is compiled as a part of two.
     def begin(self, tasks: Tasks) -> Learners:

@@ -1,8 +1,7 @@
 """The interface of meta-MDPs: the state is a block of learners, the action the hyperparameters of their next update."""
 
-import dataclasses
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
@@ -162,10 +161,7 @@ class MetaMDP(ABC):
 
     @abstractmethod
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
-        """Make one transition: apply an update to every theta, and simulate the next batch.
-
-        `hyperparameters` are (learners, coordinates).
-        """
+        """Apply an update with `hyperparameters` (learners, coordinates) to every theta, and simulate the next batch."""
 
     @abstractmethod
     def diagnostics(self, learners: Learners) -> Seen:
@@ -185,9 +181,9 @@ class MetaMDP(ABC):
     def setting(self) -> dict[str, Any]:
         """All settings that change the meaning of a model's inputs and outputs, as JSON values; a model requires the same."""
         env: Any = self.env
-        fields = dataclasses.fields(env) if dataclasses.is_dataclass(env) else ()
+        known = fields(env) if is_dataclass(env) else ()
         # The range of tasks and the way in which the physics are computed do not matter.
-        options = [each.name for each in fields if each.compare and not each.metadata and each.name != "context_space"]
+        options = [each.name for each in known if each.compare and not each.metadata and each.name != "context_space"]
         # The description of the rule includes the categories of a menu.
         space = {name: value for name, value in describe(self.space).items() if name not in ("category", "numbers")}
         return {
@@ -202,17 +198,17 @@ class MetaMDP(ABC):
 
     def with_rule(self, rule: Any, space: Space | None = None) -> Self:
         """Return the same meta-MDP with another rule and, optionally, another space."""
-        return dataclasses.replace(self, rule=rule, space=space or self.space)
+        return replace(self, rule=rule, space=space or self.space)
 
     def simulated(self) -> Self:
         """Return the meta-MDP with defaults for settings that simulation does not use, so that compiled programs are shared."""
         unused = ("observation", "meta_discount", "initial", "budget")
-        defaults = {each.name: each.default for each in dataclasses.fields(self) if each.name in unused}
-        return dataclasses.replace(self, **defaults)
+        defaults = {each.name: each.default for each in fields(self) if each.name in unused}
+        return replace(self, **defaults)
 
     def without_ranges(self) -> Self:
         """Return `simulated()` with a space without bounds: applying chosen hyperparameters needs only their meaning."""
-        return dataclasses.replace(self.simulated(), space=self.space.without_bounds())
+        return replace(self.simulated(), space=self.space.without_bounds())
 
     def with_budget(self, num_updates: int) -> Self:
         """Return the meta-MDP for learners with this many updates, for features that depend on the remaining number."""

@@ -157,11 +157,10 @@ def make_block(collection: Collection, controller: Controller, block: int) -> Hi
     with one_block_at_a_time(mdp.env):
         checkpoint = collection.load_checkpoint(block)[0] if is_resumable else None
         saved = time.monotonic()
-        options: Any = {"record": tuple(layout.features), "num_candidates": layout.labels - 1, "checkpoint": checkpoint}
+        options: Any = {"record": tuple(layout.features), "num_candidates": layout.labels - 1}
+        options |= {"updates_per_segment": updates_per_segment, "checkpoint": checkpoint}
         tasks, num_updates = collection.tasks(block), layout.num_updates
-        for checkpoint in run_segments(
-            mdp, controller, tasks, num_updates, updates_per_segment=updates_per_segment, **options
-        ):
+        for checkpoint in run_segments(mdp, controller, tasks, num_updates, **options):
             histories = checkpoint.histories
             if checkpoint.updates == num_updates:
                 break

@@ -24,7 +24,6 @@ from metastep._core import storage
 from metastep._core.errors import InputError
 from metastep._core.provenance import environment_record, first_difference
 from metastep._core.settings import Count, from_json
-from metastep._core.storage import require_new, write_new
 from metastep.mdp import DEFAULT_OBSERVATION
 from metastep.mdp.blocks import Blocks
 from metastep.mdp.history import History, Outcomes, Transitions, from_arrays
@@ -289,7 +288,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
     import pyarrow.parquet as pq
 
     path = Path(path)
-    require_new(path, force=force)
+    storage.require_new(path, force=force)
     whole = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
 
     def fill(file: Path) -> None:
@@ -309,7 +308,7 @@ def to_parquet(dataset: str | Path | Dataset, path: str | Path, *, force: bool =
         values = pa.array(np.swapaxes(array, 0, 1).reshape(-1))
         return values if array.ndim == 2 else pa.FixedSizeListArray.from_arrays(values, array.shape[2])
 
-    write_new(path, fill, force=force)
+    storage.write_new(path, fill, force=force)
 
 
 def _columns(block: History, layout: Layout, first_learner: int, label: int) -> dict[str, NDArray[Any]]:

@@ -1,7 +1,6 @@
 """The paper's meta-MDP: updates use estimates from batches of whole episodes."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -64,7 +63,7 @@ class EpisodicMetaMDP(MetaMDP):
         if asked is not None and damping not in (None, asked):
             raise InputError(f"damping: {damping} of the estimator must be that of the rule, {asked}, or None.")
         if asked is not None and damping is None:
-            object.__setattr__(self, "estimator", dataclasses.replace(self.estimator, damping=asked))
+            object.__setattr__(self, "estimator", replace(self.estimator, damping=asked))
 
     @property
     def env(self) -> Env | HostEnv:
@@ -100,8 +99,8 @@ class EpisodicMetaMDP(MetaMDP):
         """Return the same meta-MDP with another rule; the damping is the rule's, if it has one."""
         current = self.estimator.damping
         first = current[0] if isinstance(current, tuple) else current  # one is sufficient for the features
-        estimator = dataclasses.replace(self.estimator, damping=first if rule.damping is None else rule.damping)
-        return dataclasses.replace(self, rule=rule, estimator=estimator, space=space or self.space)
+        estimator = replace(self.estimator, damping=first if rule.damping is None else rule.damping)
+        return replace(self, rule=rule, estimator=estimator, space=space or self.space)
 
     def begin(self, tasks: Tasks) -> Learners:
         mdp = self.without_ranges()

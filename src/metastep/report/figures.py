@@ -129,9 +129,8 @@ def in_rows(panels: Sequence[Item], num_columns: int) -> list[Sequence[Item]]:
     return [panels[first : first + num_columns] for first in range(0, len(panels), num_columns)]
 
 
-def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: Layout | None = None) -> Picture:
+def picture(name: str, caption: str, rows: Sequence[Sequence[Panel]], layout: Layout = Layout()) -> Picture:
     """Make rows of panels one picture."""
-    layout = layout or Layout()
 
     def draw() -> Figure:
         with mpl.rc_context(_STYLE):

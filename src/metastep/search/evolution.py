@@ -230,23 +230,18 @@ def finite(scores: NDArray[np.float64], nothing: float = 0.0) -> NDArray[np.floa
     return np.where(sound, scores, scores[sound].min() if sound.any() else nothing)
 
 
-_NO_FILES = Files()
-
-
 def search_levels(
     families: Sequence[ActorCriticMDP],
     search: Search,
     *,
     seed: int,
-    num_validation: int,
-    files: Files = _NO_FILES,
     advance: Callable[[float], object] = lambda _: None,
     begin: Start | None = None,
-    **judged: Any,
+    **how: Any,
 ) -> dict[Level, tuple[Network, Course]]:
     """Search every level, from the simplest on; return the form of each and its course.
 
-    The level of `begin` starts from that controller. What is `judged` otherwise goes to `searching`: `held_out`, `units`.
+    The level of `begin` starts from that controller. The rest goes to `searching`, such as `num_validation` and `files`.
     """
     found: dict[Level, tuple[Network, Course]] = {}
     simpler = None
@@ -256,8 +251,7 @@ def search_levels(
         else:
             network = network_of(level, search, families, seed, simpler)
             start = Start(network, first_weights(network, seed, simpler), simpler.steps if simpler else 0.0)
-        how: Any = {"seed": seed, "num_validation": num_validation, "files": files, **judged}
-        course = run_plans([searching(families, search, start, **how)], advance)[0]
+        course = run_plans([searching(families, search, start, seed=seed, **how)], advance)[0]
         found[level], simpler = (start.network, course), Start(start.network, course.branch, course.branch_steps)
     return found
 
@@ -269,7 +263,7 @@ def searching(
     *,
     seed: int,
     num_validation: int,
-    files: Files = _NO_FILES,
+    files: Files = Files(),
     held_out: Sequence[HeldOut] = (),
     units: Units | None = None,
 ) -> Plan[Course]:

@@ -178,12 +178,11 @@ class PPO(ActorCriticRule):
         entropy_weight = values.get("entropy_weight", self.entropy_weight)
         rate = rates(policy, values["stepsize"], values.get("critic_rate", self.critic_rate))
         most = values.get("gradient_steps", self.gradient_steps)
+        slopes_of = jax.grad(self.loss, argnums=1, has_aux=True)
 
         def step(carry: tuple[Array, Moments], minibatch: Minibatch) -> tuple[tuple[Array, Moments], Any]:
             theta, moments = carry
-            slopes, losses = jax.grad(self.loss, argnums=1, has_aux=True)(
-                policy, policy.split(theta), minibatch, clip_range, entropy_weight
-            )
+            slopes, losses = slopes_of(policy, policy.split(theta), minibatch, clip_range, entropy_weight)
             gradient = policy.join(slopes)
             after = adam_step(theta, clipped(gradient, self.max_gradient_norm), rate, moments)
             return after, (losses, norms(policy, gradient))

@@ -192,14 +192,7 @@ class Sampler:
         return Lanes(state, nothing, nothing, nothing, jnp.zeros(shape, bool), scales)
 
     def __call__(
-        self,
-        theta: Array,
-        context: Array,
-        lanes: Lanes,
-        key: Array,
-        gae_lambda: float,
-        *,
-        keeps_differences: bool = False,
+        self, theta: Array, context: Array, lanes: Lanes, key: Array, gae_lambda: float, keeps_differences: bool = False
     ) -> Experience:
         """Sample the next batch of learners with these parameters (learners, parameters)."""
         lanes, steps = self.simulate(theta, context, lanes, key)
