@@ -8,39 +8,42 @@ from jax.scipy.stats.norm import logpdf
 from metastep.integrations.optax import learned_update
 
 UPDATES = 30
-optimizer = optax.inject_hyperparams(optax.adam)(3e-4)
-learned = learned_update("ppo", UPDATES, loop={"gradient_steps": 10})
+usual = {"stepsize": 3e-4, "gradient_steps": 10, "clip_range": 0.2, "entropy_weight": 1e-3, "critic_rate": 1.0}
+optimizer = optax.scale_by_adam()
+learned = learned_update("ppo", UPDATES, fallback=usual)
 
 
 @jax.jit
-def update(params, state, stats, key, memory):
+def update(params, state, key):
+    moments, stats, memory = state
     seen, noise = jax.random.normal(key, (512, 2)), jax.random.normal(jax.random.fold_in(key, 1), (512,))
     action, value = seen @ params["gain"] + jnp.exp(params["log_std"]) * noise, seen**2 @ params["critic"]
     reward, before = -((action - seen.sum(1)) ** 2), logpdf(noise) - params["log_std"]
     gain = (reward - value - (reward - value).mean()) / (reward - value).std()
     values, memory = learned.propose(memory, stats | {"returns": reward[-16:]})
-    state.hyperparams["learning_rate"], clip = values["stepsize"], values["clip_range"]
 
     def loss(params):
         ratio = jnp.exp(logpdf(action, seen @ params["gain"], jnp.exp(params["log_std"])) - before)
-        divergence = (ratio - 1 - jnp.log(ratio)).mean()
-        critic_loss = ((seen**2 @ params["critic"] - reward) ** 2).mean()
-        policy_loss = -jnp.minimum(ratio * gain, jnp.clip(ratio, 1 - clip, 1 + clip) * gain).mean()
-        return policy_loss + 0.5 * critic_loss - values["entropy_weight"] * params["log_std"], {"approx_kl": divergence}
+        clipped = jnp.clip(ratio, 1 - values["clip_range"], 1 + values["clip_range"])
+        found = -jnp.minimum(ratio * gain, clipped * gain).mean() - values["entropy_weight"] * params["log_std"]
+        found += 0.5 * ((seen**2 @ params["critic"] - reward) ** 2).mean()
+        return found, {"approx_kl": (ratio - 1 - jnp.log(ratio)).mean()}
 
     def descend(_, carry):
-        params, state, _ = carry
+        params, moments, _ = carry
         slopes, stats = jax.grad(loss, has_aux=True)(params)
-        steps, state = optimizer.update(slopes, state, params)
-        steps["critic"] *= values["critic_rate"]
-        return optax.apply_updates(params, steps), state, stats
+        steps, moments = optimizer.update(slopes, moments, params)
+        rates = {name: -values["stepsize"] * values["critic_rate"] ** (name == "critic") for name in params}
+        return {name: params[name] + rates[name] * steps[name] for name in params}, moments, stats
 
-    params, state, stats = jax.lax.fori_loop(0, values["gradient_steps"].astype(int), descend, (params, state, stats))
-    return params, state, stats, reward.mean(), memory
+    params, moments, stats = jax.lax.fori_loop(
+        0, jnp.int32(values["gradient_steps"]), descend, (params, moments, stats)
+    )
+    return params, (moments, stats, memory), reward.mean()
 
 
 params = {"gain": jnp.zeros(2), "log_std": jnp.zeros(()), "critic": jnp.zeros(2)}
-state, stats, memory = optimizer.init(params), {"approx_kl": jnp.zeros(())}, learned.init(params)
+state = optimizer.init(params), {"approx_kl": jnp.zeros(())}, learned.init(params)
 for key in jax.random.split(jax.random.key(0), UPDATES):
-    params, state, stats, mean, memory = update(params, state, stats, key, memory)
-    print(f"mean return {mean:6.2f}, divergence {stats['approx_kl']:.1e}")
+    params, state, mean = update(params, state, key)
+    print(f"mean return {mean:6.2f}, divergence {state[1]['approx_kl']:.1e}")

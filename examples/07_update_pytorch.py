@@ -5,6 +5,7 @@ import torch
 from metastep.integrations.pytorch import LearnedLR
 
 UPDATES = 30
+usual = {"gradient_steps": 10, "clip_range": 0.2, "entropy_weight": 1e-3, "gae_lambda": 0.95}  # besides the rate
 
 
 def main() -> None:
@@ -13,7 +14,6 @@ def main() -> None:
     log_std = torch.nn.Parameter(torch.zeros(1))
     groups = [{"params": [*mean.parameters(), log_std]}, {"params": critic.parameters(), "name": "critic"}]
     optimizer = torch.optim.Adam(groups, lr=3e-4, eps=1e-5)
-    usual = {"gradient_steps": 10, "clip_range": 0.2, "entropy_weight": 0.001, "gae_lambda": 0.95}
     scheduler, stats = LearnedLR(optimizer, "ppo", UPDATES, reads=usual), {}
     for _ in range(UPDATES):
         seen = torch.randn(512, 2)
@@ -22,13 +22,14 @@ def main() -> None:
         reward, before = -((action - seen.sum(1, keepdim=True)) ** 2), policy.log_prob(action).detach()
         gain = (reward - value - (reward - value).mean()) / (reward - value).std()
         scheduler.step(**stats, returns=reward[-16:])
-        clip, entropy_weight = scheduler.values["clip_range"], scheduler.values["entropy_weight"]
-        for _ in range(scheduler.values["gradient_steps"]):
+        values = scheduler.values
+        for _ in range(values["gradient_steps"]):
             policy = torch.distributions.Normal(mean(seen), log_std.exp())
             log_ratio = policy.log_prob(action) - before
             ratio, stats = log_ratio.exp(), {"approx_kl": (log_ratio.exp() - 1 - log_ratio).mean()}
-            loss = -torch.minimum(ratio * gain, ratio.clip(1 - clip, 1 + clip) * gain).mean()
-            loss = loss - entropy_weight * policy.entropy().mean()
+            clipped = ratio.clip(1 - values["clip_range"], 1 + values["clip_range"])
+            loss = -torch.minimum(ratio * gain, clipped * gain).mean()
+            loss = loss - values["entropy_weight"] * policy.entropy().mean()
             loss = loss + 0.5 * (critic(seen) - reward).square().mean()
             optimizer.zero_grad()
             loss.backward()

@@ -52,11 +52,10 @@ def script(path: Path) -> str:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_examples_run(group, tmp_path):
-    scripts = []
+    scripts, known = [], {"configuration": {"experiment": {"meta": {"num_updates": 9}}}}
     for path in (path for path in EXAMPLES if path.name.partition("_")[0] in group.split()):
         # A model of several families, so that no loop's settings differ from the model's.
         model = whole_model((*TRAINING, *ADDED) if "_whole_" in path.name else ())
-        known = {"configuration": {"experiment": {"meta": {"num_updates": 9}}}}
         anywhere = replace(model.record, setting={"env": "several", "rule": {"name": "ppo"}}, **known)
         save_model(replace(model, record=anywhere), file := tmp_path / f"{path.stem}.safetensors")
         copy = tmp_path / f"{path.stem}.py"

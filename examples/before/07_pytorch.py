@@ -3,6 +3,7 @@
 import torch
 
 UPDATES = 30
+usual = {"gradient_steps": 10, "clip_range": 0.2, "entropy_weight": 1e-3, "gae_lambda": 0.95}  # besides the rate
 
 
 def main() -> None:
@@ -17,12 +18,14 @@ def main() -> None:
         action, value = policy.sample(), critic(seen).detach()
         reward, before = -((action - seen.sum(1, keepdim=True)) ** 2), policy.log_prob(action).detach()
         gain = (reward - value - (reward - value).mean()) / (reward - value).std()
-        for _ in range(10):
+        values = usual
+        for _ in range(values["gradient_steps"]):
             policy = torch.distributions.Normal(mean(seen), log_std.exp())
             log_ratio = policy.log_prob(action) - before
             ratio, stats = log_ratio.exp(), {"approx_kl": (log_ratio.exp() - 1 - log_ratio).mean()}
-            loss = -torch.minimum(ratio * gain, ratio.clip(1 - 0.2, 1 + 0.2) * gain).mean()
-            loss = loss - 0.001 * policy.entropy().mean()
+            clipped = ratio.clip(1 - values["clip_range"], 1 + values["clip_range"])
+            loss = -torch.minimum(ratio * gain, clipped * gain).mean()
+            loss = loss - values["entropy_weight"] * policy.entropy().mean()
             loss = loss + 0.5 * (critic(seen) - reward).square().mean()
             optimizer.zero_grad()
             loss.backward()
