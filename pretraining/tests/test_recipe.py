@@ -200,7 +200,7 @@ def test_a_clock_keeps_time_for_blocks_as_long_as_those_before() -> None:
     Clock(None, lambda: 1e9).check()
 
 
-def test_an_interrupted_search_becomes_a_model_of_the_better_of_its_best_and_last_controller(tmp_path: Path) -> None:
+def test_an_interrupted_search_becomes_a_model_of_its_last_mean_unless_the_best_leads_by_far(tmp_path: Path) -> None:
     """Feedback is stopped after its first generation, whose mean was not judged by the search."""
 
     class Stopping(Clock):
@@ -217,8 +217,8 @@ def test_an_interrupted_search_becomes_a_model_of_the_better_of_its_best_and_las
     assert not is_finished(model, rare)
     assert work.clock.reserve == 0
     for level, scores in model.record.configuration["selection_scores"].items():
-        first, last = work.folder.read(f"levels/{level}")["value"]
-        assert scores == max(first, last, key=lambda own: own["tanks"])
+        best, last = work.folder.read(f"levels/{level}")["value"]
+        assert scores == (last if last["tanks"] >= best["tanks"] - MARGIN else best)
 
 
 def test_there_must_be_time_for_judging_and_for_the_form_of_feedback(tmp_path: Path) -> None:
