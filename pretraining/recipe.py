@@ -283,8 +283,8 @@ def block_of(mdp: ActorCriticMDP, controller: Any, seed: int, stream: Stream = S
 def judge(work: Work, found: Found, judges: Mdps, worth: Mapping[str, Any]) -> tuple[Shares, dict[Level, Weights]]:
     """Return every level's shares on other tasks of the selection families, by family, and its weights.
 
-    The weights are the last mean of the search, or the best that was judged where that leads by more than `MARGIN`: a few families
-    cannot tell smaller differences, and the last mean has learned from all others.
+    The weights are the last mean of the search, or the best that was judged where that leads by more than `MARGIN`: a few
+    families cannot tell smaller differences, and the last mean has learned from all others.
     """
 
     def judged(level: Level, network: Network, rows: list[Weights]) -> Any:

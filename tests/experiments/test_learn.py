@@ -97,7 +97,7 @@ def test_families_are_named_with_or_without_their_module(fitted):
     model = dataclasses.replace(model, record=dataclasses.replace(model.record, configuration={"experiment": own}))
     for family in ("pendulum", own["env"]["name"], ""):
         assert learn.experiment_of(model, family).env.name == own["env"]["name"]
-    with pytest.raises(InputError, match="^--family: 'junk:pendulum' is not the model's, allowed are .*:pendulum"):
+    with pytest.raises(InputError, match=r"^--family: 'junk:pendulum' is not the model's, allowed are .*:pendulum"):
         learn.experiment_of(model, "junk:pendulum")
 
 
@@ -105,7 +105,7 @@ def test_a_model_of_many_families_learns_in_the_loop_of_a_preset_or_file(tmp_pat
     model, file, known = whole_model(), tmp_path / "tiny.toml", {"families": {}, "rule": {"name": "ppo"}}
     model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=known, configuration={}))
     assert learn.experiment_of(model, "acrobot-update").env.name == "acrobot"
-    with pytest.raises(InputError, match="^--family: '' is no preset, allowed are .*, a TOML file"):
+    with pytest.raises(InputError, match=r"^--family: '' is no preset, allowed are .*, a TOML file"):
         learn.experiment_of(model)
     sizes = "rollout = {num_envs = 2, num_steps = 12, horizon = 6}\nmeta = {rule = {epochs = 2, minibatch_size = 12}}"
     file.write_text(f'extends = "pendulum-update"\n{sizes}\npolicy.hidden = [4]')
