@@ -16,6 +16,7 @@ from metastep.report.figures import alone, points
 from metastep.search.controller import model_parts
 from metastep.search.evolution import finite
 from pretraining import rates
+from pretraining.loops import PERCENT
 from pretraining.rates import GRID, Rate, Rates
 from pretraining.recipe import MARGIN, Mdps, block_of, open_plan, references, search_levels, tuned_rates
 from pretraining.work import Ahead, Work, for_all
@@ -156,7 +157,8 @@ def write_card(work: Work, model: SearchedModel, command: str) -> None:
     parts.append(Paragraph(f"{made} ({universal}) on the selection families, cut off to -1 to 3: {levels}."))
     if scores is not None and scores["model"] == model.fingerprint:
         parts += tables(scores, work.plan.test_tasks, universal)
-    parts += range_tables(record, [*zip(record.names, record.low, record.high, record.scales, strict=True)])
+    names = [f"{name}, percent of the loop's own" if name == PERCENT.name else name for name in record.names]
+    parts += range_tables(record, [*zip(names, record.low, record.high, record.scales, strict=True)])
     parts += [Heading("Limits"), Paragraph(_LIMITS), Heading("Made by"), Command(command)]
     versions = dict(sorted(record.versions.items()))
     device = versions.pop("device", "unknown")
