@@ -88,10 +88,7 @@ def shares_in_sb3(updates: int, steps: int) -> dict[str, float]:
     from metastep.integrations.stable_baselines3 import LearnedUpdate
 
     torch.set_num_threads(1)
-    callback, spent = (
-        LearnedUpdate("ppo", outside="fallback" if updates > 3 else "trust"),
-        {"callback": 0.0, "proposal": 0.0},
-    )
+    callback, spent = LearnedUpdate("ppo", outside="trust"), {"callback": 0.0, "proposal": 0.0}
 
     def clocked(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def around(*given: Any) -> Any:

@@ -189,8 +189,7 @@ def test_the_snippet_of_the_readme_runs(tmp_path):
     (snippet,) = snippets(README)
     assert len([line for line in snippet.splitlines() if line]) <= 10
     assert "learn(61_440," in snippet
-    short = snippet.replace("learn(61_440,", "learn(4_096,")
-    short = short.replace('("ppo")', '("ppo", outside="trust")')
+    short = snippet.replace("learn(61_440,", "learn(4_096,").replace('("ppo")', '("ppo", outside="trust")')
     (line,) = run(short, tmp_path)
     assert line.startswith("mean return ")
 

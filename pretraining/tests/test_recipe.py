@@ -487,12 +487,12 @@ def test_loops_of_other_people_make_as_many_gradient_steps_as_simulated_ones(tra
 
     for loop in (LOOPS["sb3"], LOOPS["many-updates"], LOOPS["zoo-cartpole"], Loop(1, 64, 8, 3, 20)):
         mdp = build_mdp("tanks", loop, learners=4)
-        sizes = {"minibatch_size": loop.minibatch_size, "epochs": loop.epochs}
+        sizes = {"minibatch_size": loop.minibatch_size, "epochs": loop.epochs, "batch_steps": mdp.sampler.batch_size}
         simulated = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
         assert steps(mdp.sampler.batch_size, loop=sizes) == simulated == 3 * loop.gradient_steps
         assert space_in(model, mdp) == mdp.space
     assert steps(64, fallback={"gradient_steps": 50}) == 150
-    with pytest.raises(InputError, match=r"^loop: gradient_steps is missing, allowed is how many your loop makes"):
+    with pytest.raises(InputError, match=r"^loop: gradient_steps is missing, which the model scales"):
         steps(64)
 
 

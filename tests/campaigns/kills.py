@@ -96,7 +96,7 @@ class Child:
         self.announce(progress.Terminal, "stage", lambda _, name, *rest: name)
         self.announce(reporting, "write_report", lambda _: "report")
         self.announce(learn, "_write_results", lambda *_: "results")
-        self.announce(publishing, "write_new", lambda path, *rest: "pair" if path.suffix == ".md" else "")
+        self.announce(publishing.storage, "write_new", lambda path, *rest: "pair" if path.suffix == ".md" else "")
         if self.work == "rounds":
             rounds = {"uniform": "first-round", "exploring": "later-round"}
             self.announce(collection, "_collect_blocks", lambda _, controller, *rest: rounds[controller.name])

@@ -102,16 +102,20 @@ def test_families_are_named_with_or_without_their_module(fitted):
 
 
 def test_a_model_of_many_families_learns_in_the_loop_of_a_preset_or_file(tmp_path):
-    model, file, known = whole_model(), tmp_path / "tiny.toml", {"families": {}, "rule": {"name": "ppo"}}
-    model = dataclasses.replace(model, record=dataclasses.replace(model.record, setting=known, configuration={}))
-    assert learn.experiment_of(model, "acrobot-update").env.name == "acrobot"
+    model, file = whole_model(), tmp_path / "tiny.toml"
+    known = {"setting": {"families": {}, "gradient_steps": "percent", "rule": {"name": "ppo"}}, "configuration": {}}
+    known |= {"low": (1e-4, 25.0, *model.record.low[2:]), "high": (0.1, 300.0, *model.record.high[2:])}
+    model = dataclasses.replace(model, record=dataclasses.replace(model.record, **known))
     with pytest.raises(InputError, match=r"^--family: '' is no preset, allowed are .*, a TOML file"):
         learn.experiment_of(model)
-    sizes = "rollout = {num_envs = 2, num_steps = 12, horizon = 6}\nmeta = {rule = {epochs = 2, minibatch_size = 12}}"
+    sizes = "rollout = {num_envs = 2, num_steps = 12, horizon = 6}\nmeta.rule = {epochs = 2, minibatch_size = 12}"
     file.write_text(f'extends = "pendulum-update"\n{sizes}\npolicy.hidden = [4]')
     learn.learn(model, "mass=1.2", tmp_path / "learned", family=str(file), num_updates=2)
     first, second, _ = read(tmp_path / "learned")
     values = model.propose().values
+    assert float(first["gradient_steps"]) == pytest.approx(
+        4 * values["gradient_steps"] / 100, abs=0.1
+    )  # the loop makes 4
     for name in ("stepsize", "clip_range", "gae_lambda", "entropy_weight", "critic_rate"):
         assert float(first[name]) == float(second[name]) == pytest.approx(values[name], rel=1e-4)
 

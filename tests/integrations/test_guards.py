@@ -145,6 +145,9 @@ def test_models_of_several_families_know_all_their_loops():
     default = {"num_envs": 1.0, "batch_steps": 2048.0, "epochs": 10.0, "gradient_steps": 320.0, "discount": 0.98}
     assert [*unlike(model.record.trained_on, default)] == ["num_envs", "gradient_steps"]
     assert not unlike(load("ppo").record.trained_on, default | {"actions": "discrete"})
+    stepper = load("ppo").stepper(40, "trust", loop={"batch_steps": 2048, "minibatch_size": 64, "epochs": 10})
+    first, again = stepper(), load("ppo").stepper(outside="trust", record=stepper.record())
+    assert (again(begins=False), again(), first.values["gradient_steps"]) == (first, stepper(), 438)
     families = {"one": {"actions": "discrete", "discount": 0.9}, "two": {"actions": "continuous", "discount": 0.99}}
     listed = [{"num_envs": 8, "num_steps": 16, "minibatch_size": 32, "epochs": 2, "num_updates": 400, "discount": None}]
     known = eager(loops=listed, families=families, policy=None).record

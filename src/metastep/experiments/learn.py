@@ -4,6 +4,7 @@ A folder holds learning.json (model, task and seed), policy.safetensors, curve.c
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +37,7 @@ from metastep.mdp.loop import Checkpoints, run_segments
 from metastep.policies import ActorCritic
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, write_document
 from metastep.report.figures import FAINT, TEXT, Line, Panel, curves, in_rows, picture
-from metastep.rules.actor_critic import Sampler
+from metastep.rules.actor_critic import PPO, Sampler
 from metastep.rules.actor_critic.sampler import in_first_episode
 from metastep.rules.spaces import HyperparameterSpace, MenuSpace, Space
 from metastep.search import SearchedModel
@@ -68,7 +69,7 @@ def learn(
     total = num_updates or config.compare.num_updates
     mdp = dataclasses.replace(build_mdp(config), block_size=1).with_budget(total)
     if isinstance(model, SearchedModel):  # a preset's own space is that of the rate
-        mdp = mdp.with_rule(mdp.rule, space_in(model, mdp))
+        mdp = with_choices(mdp, space_in(model, mdp))
     context = parse_task(task, space := mdp.env.context_space)
     require_available(mdp)
     values = {name: float(str(value)) for name, value in zip(space.names, context, strict=True)}
@@ -154,6 +155,16 @@ def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float
     # Only rewards until the first end count: environments restart within the same array.
     totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)
     return float(totals.mean()), float(totals.std(ddof=1) / np.sqrt(episodes))
+
+
+def with_choices(mdp: MetaMDP, space: HyperparameterSpace) -> MetaMDP:
+    """Return the meta-MDP with another space, whose learners can make as many gradient steps as it has."""
+    rule, name = mdp.rule, "gradient_steps"
+    if isinstance(mdp, ActorCriticMDP) and isinstance(rule, PPO) and name in space.names:
+        each = mdp.sampler.batch_size // rule.minibatch_size
+        epochs = max(rule.epochs, math.ceil(space.high[space.names.index(name)] / each))
+        rule = dataclasses.replace(rule, epochs=epochs, gradient_steps=rule.own_steps(mdp.sampler.batch_size))
+    return mdp.with_rule(rule, space)
 
 
 def parse_task(text: str, space: ContextSpace) -> NDArray[np.float32]:

@@ -52,6 +52,7 @@ _RETURNS = Annotated[list[_Number], Len(guards.WINDOW, guards.WINDOW)], [0.0] * 
 _GUARD = _table(**dict.fromkeys(Guard._fields, (_Number, 0.0)) | {"returns": _RETURNS})
 _OWN = _table(__config__=ConfigDict(extra="forbid"), **guards.LOOP)
 _KEPT = {"movement": (dict[str, str], {}), "guard": (_GUARD, _GUARD(ceiling=ANY)), "loop": (_OWN, _OWN())}
+_OWN_STEPS = "loop: gradient_steps is missing, which the model scales; give those of your loop there or in fallback."
 _PLAIN, _LOOP = TypeAdapter(dict[str, Any]), TypeAdapter(_OWN)
 _RECORD: Any = TypeAdapter(_table(model=str, num_updates=Count, memory=_MEMORY, gathered=_GATHERED, **_KEPT))
 _OPTIONS: Any = TypeAdapter(_table(num_updates=Count | None, minibatches=Count | None, outside=Outside))
@@ -96,7 +97,7 @@ class Stepper:
         ends = model.record.bounds(first := next(iter(model.record.directions), ""))
         middle = {name: float(np.sqrt(np.prod(each)) or np.mean(each)) for name, each in ends.items()}
         self.usual = Proposal(middle, first)
-        own_values(fallback, 0.0, model.record.hyperparameters, np)  # raises now if something is wrong
+        own = own_values(fallback, 0.0, model.record.hyperparameters, np)  # raises now if something is wrong
         self.loop: dict[str, float | str] = {}
         self.warned: set[str] = set()  # causes
         self.movement: Movement | None = None
@@ -115,6 +116,9 @@ class Stepper:
             self.num_updates = int(num_updates or 1)
             self.loop = {"num_updates": float(num_updates)} if num_updates else {}
         self.compare(loop)
+        is_known = "gradient_steps" in own or guards.own_steps(self.loop) or {"values", "targets"} & {*self.needs}
+        if model.record.is_relative and not is_known:
+            raise InputError(_OWN_STEPS)
 
     def _restore(self, record: Any) -> int:
         """Take the state of a record, and return its number of updates."""
@@ -256,8 +260,7 @@ class Stepper:
         own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
         if self.model.record.is_relative:
             if "gradient_steps" not in own and not guards.own_steps(self.loop):
-                needed = "allowed is how many your loop makes: the model scales them"
-                raise InputError(f"loop: gradient_steps is missing, {needed}.")
+                raise InputError(_OWN_STEPS)
             own = {"gradient_steps": guards.own_steps(self.loop), **own}
             steps = xp.maximum(xp.round(own["gradient_steps"] / 100.0 * proposal.values["gradient_steps"]), 1.0)
             proposal = proposal._replace(values={**proposal.values, "gradient_steps": steps})
@@ -315,6 +318,9 @@ class Stepper:
         # JSON has no numbers that are not finite.
         sums = {name: float(value) if abs(value) <= ANY else None for name, value in self.gathered._asdict().items()}
         proposal = (self._proposal or Proposal({}))._asdict()
+        loop = {name: value for name, value in self.loop.items() if name != "batch_steps"}  # calls show it
+        if self.model.record.is_relative and (steps := guards.own_steps(self.loop)):
+            loop["gradient_steps"] = steps
         return {
             **stamp("stepper"),
             "model": self.model.fingerprint,
@@ -322,7 +328,7 @@ class Stepper:
             "memory": memory | {"updates": int(self.memory.updates)},
             "movement": movement,
             "guard": {name: np.asarray(value).tolist() for name, value in self.guard._asdict().items()},
-            "loop": {name: value for name, value in self.loop.items() if name != "batch_steps"},  # calls show it
+            "loop": loop,
             "gathered": sums | {"minibatches": int(self.gathered.minibatches)} | proposal,
         }
 

@@ -176,7 +176,7 @@ class LearnedRate(BaseCallback):
     def __init__(self, model: ModelSource, log: AnyLog = None, verbose: int = 0, outside: Outside = "fallback") -> None:
         super().__init__(verbose)
         self.rates, self._log, self._outside = rate_model(model), as_log(log), outside
-        self.rates.stepper(1, outside)  # raises now if something is wrong
+        self.rates.stepper(1, outside, loop={"gradient_steps": 1})  # raises now if something is wrong
         self.stepper: Stepper  # from the start of the training on
         self.measured: dict[str, float] = {}  # of the last update
         self.proposed: list[float] = []  # learning rates

@@ -103,6 +103,8 @@ class SearchedModel(AnyModel):
         record, network = self.record, self.network
         if len(set(record.names)) < len(record.names) or STEP not in record.names:
             raise InputError(f"names: {list(record.names)!r:.200} must have {STEP} and each name once.")
+        if record.is_relative and not {*WHOLE} <= {*record.names}:
+            raise InputError(f"names: {list(record.names)!r:.200} must have gradient_steps, which are in percent.")
         if len(record.base) != record.space.num_coordinates:
             raise InputError(f"base has {len(record.base)} entries, allowed is {len(record.names)}.")
         if record.level != network.level:
