@@ -176,9 +176,17 @@ def prepare_method(run: Run, spec: MethodSpec, *, tracker: Tracker | None = None
     model_run = run.of_model(spec.model)
     config, updates = model_run.config, model_run.config.compare.num_updates
     mdp = model_run.mdp.with_budget(updates)
-    numbers = config.seed, updates, config.collect.num_meta_episodes, config.fqi.num_stepsizes
-    makers = partial(build_regressor, config), partial(searching.read_level, model_run)
-    resources = controllers.Resources(spec.on(mdp), *numbers, *makers, run.tasks, tracker or Silent())
+    resources = controllers.Resources(
+        spec.on(mdp),
+        seed=config.seed,
+        num_updates=updates,
+        num_training_episodes=config.collect.num_meta_episodes,
+        num_stepsizes=config.fqi.num_stepsizes,
+        regressor=partial(build_regressor, config),
+        model=partial(searching.read_level, model_run),
+        task_list=run.tasks,
+        tracker=tracker or Silent(),
+    )
     return spec.method(mdp, controller=spec.build_controller({}).prepared(resources))
 
 
