@@ -297,10 +297,11 @@ def judge(work: Work, found: Found, judges: Mdps, worth: Mapping[str, Any]) -> t
 
     shares, weights = Shares(), dict[Level, Weights]()
     for level, (network, course) in found.items():
-        rows = [course.best, np.asarray(course.state.mean, np.float32)]
+        mean = np.asarray(course.state.mean, np.float32)
+        rows = [course.best] if np.array_equal(course.best, mean) else [course.best, mean]
         own = work.kept(f"levels/{level}", partial(judged, level, network, rows), [row.tolist() for row in rows])
-        best, last = (np.mean([*each.values()]) for each in own)
-        better = int(last >= best - MARGIN)
+        means = [np.mean([*each.values()]) for each in own]
+        better = -1 if means[-1] >= means[0] - MARGIN else 0
         shares[level], weights[level] = own[better], rows[better]
     return shares, weights
 

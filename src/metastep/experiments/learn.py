@@ -4,7 +4,6 @@ A folder holds learning.json (model, task and seed), policy.safetensors, curve.c
 """
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -161,9 +160,7 @@ def with_choices(mdp: MetaMDP, space: HyperparameterSpace) -> MetaMDP:
     """Return the meta-MDP with another space, whose learners can make as many gradient steps as it has."""
     rule, name = mdp.rule, "gradient_steps"
     if isinstance(mdp, ActorCriticMDP) and isinstance(rule, PPO) and name in space.names:
-        each = mdp.sampler.batch_size // rule.minibatch_size
-        epochs = max(rule.epochs, math.ceil(space.high[space.names.index(name)] / each))
-        rule = dataclasses.replace(rule, epochs=epochs, gradient_steps=rule.own_steps(mdp.sampler.batch_size))
+        rule = rule.up_to(space.high[space.names.index(name)], mdp.sampler.batch_size)
     return mdp.with_rule(rule, space)
 
 

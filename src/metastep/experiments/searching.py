@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -88,10 +87,9 @@ def start_settings(source: str, config: Experiment) -> list[str]:
     wanted |= {"models.update.search.model": source, "models.update.search.levels": [record.level]}
     wanted["compare.methods"] = [name for name in config.compare.names if name not in LEVELS]
     if isinstance(rule, PPO) and "gradient_steps" in ranges:
-        each, most = steps // rule.minibatch_size, ranges["gradient_steps"]["high"]
-        if rule.epochs * each < most:
-            own = {"meta.rule.gradient_steps": rule.own_steps(steps)}
-            wanted |= {"meta.rule.epochs": math.ceil(most / max(1, each)), **own}
+        enough = rule.up_to(ranges["gradient_steps"]["high"], steps)
+        if enough.epochs > rule.epochs:
+            wanted |= {f"meta.rule.{name}": getattr(enough, name) for name in ("epochs", "gradient_steps")}
     return [f"{name}={literal(value)}" for name, value in wanted.items()]
 
 

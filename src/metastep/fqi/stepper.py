@@ -256,8 +256,10 @@ class Stepper:
                 raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
         row = xp.concatenate(parts)
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
-        progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
-        own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
+        own: dict[str, Any] = {}
+        if self.is_guarded or self.model.record.is_relative:
+            progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
+            own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
         if self.model.record.is_relative:
             if "gradient_steps" not in own and not guards.own_steps(self.loop):
                 raise InputError(_OWN_STEPS)

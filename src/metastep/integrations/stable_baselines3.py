@@ -22,7 +22,7 @@ from metastep._core.errors import InputError
 from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import from_json
 from metastep.fqi import Stepper
-from metastep.fqi.guard import LOOP, Outside
+from metastep.fqi.guard import LOOP, Outside, own_steps
 from metastep.pretrained import ModelSource, rate_model, require_settings
 
 _ROWS = 4096  # observations in one call of the policy
@@ -206,8 +206,7 @@ class LearnedRate(BaseCallback):
         found["actions"] = {"Box": "continuous"}.get(name := type(algorithm.action_space).__name__, name.lower())
         if hasattr(algorithm, "n_epochs"):
             found |= {"algorithm": "ppo", "epochs": algorithm.n_epochs, "minibatch_size": algorithm.batch_size}
-            steps = algorithm.n_epochs * -(-found["batch_steps"] // algorithm.batch_size)
-            found |= {"gradient_steps": steps, "clip_range": algorithm.clip_range(progress)}
+            found |= {"gradient_steps": own_steps(found), "clip_range": algorithm.clip_range(progress)}
         return found
 
     def _on_training_start(self) -> None:

@@ -1,6 +1,7 @@
 """PPO (Schulman and others, 2017) with clipped ratios, A2C (Mnih and others, 2016), and TRPO (Schulman and others, 2015)."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -130,6 +131,11 @@ class PPO(ActorCriticRule):
     def own_steps(self, batch_size: int) -> int:
         """Return the gradient steps of an update where they are not chosen."""
         return self.gradient_steps or self.epochs * batch_size // self.minibatch_size
+
+    def up_to(self, most: float, batch_size: int) -> "PPO":
+        """Return the rule with enough epochs to choose so many gradient steps; unless chosen, they are as many as now."""
+        epochs = math.ceil(most / max(1, batch_size // self.minibatch_size))
+        return replace(self, epochs=max(self.epochs, epochs), gradient_steps=self.own_steps(batch_size))
 
     def require_batch(self, batch_size: int) -> None:
         super().require_batch(batch_size)
