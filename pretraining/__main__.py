@@ -80,7 +80,7 @@ def train(terminal: Any, work: Any) -> None:
 @working
 @with_options_of(_open, "work")
 def score(terminal: Any, work: Any) -> None:
-    """Run the model on the families of the final test, and search again with fewer families."""
+    """Run the model on the families of the final test."""
     from pretraining.score import score_all
 
     with _until_the_time_is_up():
@@ -88,6 +88,24 @@ def score(terminal: Any, work: Any) -> None:
             shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
             print(f"{name} ({row['loop']}): over the universal rate {shown(*row['over_universal'])}, ", end="")
             print(f"over its own ({row['own_rate']}) {shown(*row['over_own'])}")
+
+
+@app.command()
+@working
+@with_options_of(_open, "work")
+def sizes(
+    terminal: Any, work: Any, level: Annotated[str, typer.Option(help="constant, schedule or feedback.")] = "schedule"
+) -> None:
+    """Search again with fewer families, which needs no model: scores on the final test by their number."""
+    from metastep import InputError
+    from metastep.search import LEVELS
+    from pretraining.score import score_by_number
+
+    if level not in LEVELS:
+        raise InputError(f"--level: {level!r} must be one of {', '.join(LEVELS)}.")
+    with _until_the_time_is_up():
+        for number, leads in score_by_number(work(terminal), level).items():
+            print(f"{number} families: {sum(leads) / len(leads):+.3f} over the universal rate on {len(leads)} others")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from scipy.special import expit, logit
 from metastep import ActorCriticMDP, InputError, SearchedModel, load_model
 from metastep.envs import choices_of
 from metastep.experiments import searching
+from metastep.features.diagnostics import OF_LOOP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockRun
 from metastep.search import LEVELS, Level, LevelScore, Network, evolution, save_model, searched_model
@@ -68,8 +69,8 @@ class Plan:
     levels: tuple[Level, ...] = LEVELS
     learners: int = 512  # of a block: two for every pair of controllers; half of them for selection and test
     families_at_once: int = 4
-    generations: int = 36
-    validate_every: int = 12
+    generations: int = 30
+    validate_every: int = 10
     deviation: float = 0.4
     rate: float = 0.08
     units: int = 8
@@ -78,7 +79,7 @@ class Plan:
     tuned_every: int = 6  # of the search families, those whose rates are tuned
     test_tasks: int = 256
     sizes: tuple[int, ...] = (5, 10, 20, 40)  # numbers of search families to compare
-    size_generations: int = 12  # of each of these searches
+    size_generations: int = 10  # of each of these searches
 
     def __post_init__(self) -> None:
         groups = {"search": self.search, "selection": self.selection, "test": self.test}
@@ -143,9 +144,9 @@ def train(work: Work) -> SearchedModel:
     if file.exists() and is_finished(model := load_model(file), plan):  # type: ignore[arg-type]
         return model  # type: ignore[return-value]
     population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
-    tuned = judges | {name: population[name] for name in plan.search[:: plan.tuned_every]}
+    tuned = tuned_families(plan, population, judges)
     with Ahead((tuned | population).values()) as ahead:
-        universal = rates.universal_rate({name: tuned_rates(work, name, mdp) for name, mdp in tuned.items()})
+        universal = universal_rate(work, tuned)
         worth = references(work, judges, universal)
         found = search_levels(work, population, judges, worth, ahead)
         shares, weights = judge(work, found, judges, worth)
@@ -178,6 +179,16 @@ def tuned_rates(work: Work, family: str, mdp: ActorCriticMDP) -> rates.Scores:
     num = work.plan.tuning_tasks
     tried = partial(work.run, "rates", rates.trying(mdp, work.seed, num), rates.num_blocks(mdp, num))
     return np.array(work.kept(f"rates/{family}", lambda: tried().tolist()), np.float64)
+
+
+def tuned_families(plan: Plan, population: Mdps, judges: Mdps) -> Mdps:
+    """Return the families that choose the universal schedule of the rate."""
+    return {**judges, **{name: population[name] for name in plan.search[:: plan.tuned_every]}}
+
+
+def universal_rate(work: Work, tuned: Mdps) -> int:
+    """Return which schedule of the rate is the best for all of these families."""
+    return rates.universal_rate({name: tuned_rates(work, name, mdp) for name, mdp in tuned.items()})
 
 
 def references(work: Work, judges: Mdps, universal: int) -> dict[str, Any]:
@@ -325,8 +336,10 @@ def ranges(work: Work, network: Network, weights: Weights, mdps: Mdps) -> tuple[
     The third number is how many these are, fewer where the time is up; a family all of whose learners diverge counts, but says
     nothing. Where none says anything, features are within two deviations of their mean before the search.
     """
-    if {*network.features} <= {BUDGET}:  # known without simulating
-        return [0.0] * len(network.features), [1.0] * len(network.features), len(mdps)
+    if {*network.features} <= {BUDGET, *OF_LOOP}:  # known without simulating
+        known = evolution.features_of_loops([*mdps.values()]) | {BUDGET: [0.0, 1.0]} if mdps else {}
+        ends = [(min(known[name]), max(known[name])) if known else (0.0, 1.0) for name in network.features]
+        return [low for low, _ in ends], [high for _, high in ends], len(mdps)
     found = list[Any]()
 
     def observe(family: str) -> Any:

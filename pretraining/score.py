@@ -1,5 +1,7 @@
 """The final test of a model on families that took no part in anything else, scores by the number of families, and the card."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +15,24 @@ from metastep.mdp import ActorCriticMDP
 from metastep.mdp.blocks import Stream
 from metastep.report.document import Command, Document, Heading, Paragraph, Part, Table, to_markdown, write_picture
 from metastep.report.figures import alone, points
+from metastep.search import Level
 from metastep.search.controller import model_parts
 from metastep.search.evolution import finite
 from pretraining import rates
 from pretraining.loops import PERCENT
 from pretraining.rates import GRID, Rate, Rates
-from pretraining.recipe import MARGIN, Mdps, block_of, open_plan, references, search_levels, tuned_rates
+from pretraining.recipe import (
+    MARGIN,
+    Mdps,
+    Plan,
+    block_of,
+    open_plan,
+    references,
+    search_levels,
+    tuned_families,
+    tuned_rates,
+    universal_rate,
+)
 from pretraining.work import Ahead, Work, for_all
 
 METHODS = ("idle", "universal", "own", "model")
@@ -31,54 +45,73 @@ _OF_LOOPS = ("loop", "environments x steps", "minibatch, gradient steps", "updat
 
 
 def score_all(work: Work, command: str = "") -> dict[str, Any]:
-    """Test the model, then search with fewer families; scores, figure and card have what is known after each of them."""
+    """Test the model on all families of the final test; the card has what is known after each of them."""
     file = work.folder.path / "model.safetensors"
     if not file.exists():
         raise InputError(f"--out: {work.folder.path} has no model yet; run `python -m pretraining train` first.")
     model: Any = load_model(file)
-    plan, universal = work.plan, Rate(**model.record.configuration["universal_rate"])
-    mdps, known, by_number = plan.mdps(plan.test), dict[str, Any](), dict[str, list[float]]()
-    mdps = {name: replace(mdp, block_size=max(plan.test_tasks, mdp.block_size)) for name, mdp in mdps.items()}
-
-    def keep() -> dict[str, Any]:
-        rows = {name: row_of(own) | {"loop": plan.loop_of[name]} for name, own in known.items()}
-        scores = {"model": model.fingerprint, "rows": rows, "by_number": by_number}
-        work.folder.write("scores", scores)
-        write_card(work, model, command)
-        return scores
-
+    universal = Rate(**model.record.configuration["universal_rate"])
+    mdps, rows = _test_mdps(work.plan), dict[str, Any]()
+    scores = {"model": model.fingerprint, "rows": rows}
     with Ahead(mdps.values()) as ahead:
         ahead.prepare(model.network)
         for name, mdp in mdps.items():
-            known[name] = final_test(work, name, mdp, model, universal)
-            scores = keep()
-        each = plan.size_generations * plan.families_at_once + 2 * len(plan.selection) + len(plan.test)
-        work.announce("with fewer families", len(plan.sizes) * each)
-        for number in plan.sizes:
-            by_number[str(number)] = with_fewer(work, number, model.record.level, mdps, known, universal)
-            scores = keep()
-            how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
-            panel = points("", np.array([*by_number.values()]), [*map(int, by_number)], **how)
-            caption = "Mean lead on the families of the final test, in shares of a rate's gain; 95 % over families."
-            write_picture(alone("families", caption, panel), work.folder.path)
+            known = rates_tested(work, name, mdp, universal)
+            rows[name] = row_of(known | model_tested(work, name, mdp, model)) | {"loop": work.plan.loop_of[name]}
+            work.folder.write("scores", scores)
+            write_card(work, model, command)
     return scores
 
 
-def final_test(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel, universal: Rate) -> Any:
-    """Return the scores of all methods on the same test tasks of a family, by method, and its own best schedule."""
+def _test_mdps(plan: Plan) -> dict[str, ActorCriticMDP]:
+    mdps = plan.mdps(plan.test).items()
+    return {name: replace(mdp, block_size=max(plan.test_tasks, mdp.block_size)) for name, mdp in mdps}
+
+
+def rates_tested(work: Work, name: str, mdp: ActorCriticMDP, universal: Rate) -> dict[str, Any]:
+    """Return the scores of schedules of the rate on the test tasks of a family, by method, and its own best schedule."""
     own = GRID[tuned_rates(work, name, mdp).mean(axis=1).argmax()]
-
-    def scores() -> Any:
-        searched = for_all(mdp, *model_parts(model, mdp))
-        controllers = [*(Rates([rate]) for rate in (rates.IDLE, universal, own)), searched]
-        ran = work.play(f"test {name}", [block_of(mdp, each, work.seed, Stream.TEST) for each in controllers])
-        found = finite(np.stack([rates.curve_scores(one, mdp) for one in ran]))[:, : work.plan.test_tasks]
-        return {"own_rate": str(own), **dict(zip(METHODS, found.tolist(), strict=True))}
-
-    return work.kept(f"test/{name}", scores, model.fingerprint)
+    known = {method: Rates([rate]) for method, rate in zip(METHODS, (rates.IDLE, universal, own), strict=False)}
+    found = work.kept(f"test-rates/{name}", lambda: _scores(work, name, mdp, known), [str(universal), str(own)])
+    return found | {"own_rate": str(own)}
 
 
-def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, universal: Rate) -> Any:
+def model_tested(work: Work, name: str, mdp: ActorCriticMDP, model: SearchedModel) -> dict[str, Any]:
+    """Return the scores of a model on the test tasks of a family."""
+    searched = for_all(mdp, *model_parts(model, mdp))
+    return dict(work.kept(f"test/{name}", lambda: _scores(work, name, mdp, {"model": searched}), model.fingerprint))
+
+
+def _scores(work: Work, name: str, mdp: ActorCriticMDP, controllers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of controllers on the test tasks of a family; None for learners that diverged."""
+    ran = work.play(f"test {name}", [block_of(mdp, own, work.seed, Stream.TEST) for own in controllers.values()])
+    rows = [rates.curve_scores(one, mdp)[: work.plan.test_tasks].tolist() for one in ran]
+    sound = ([own if math.isfinite(own) else None for own in row] for row in rows)
+    return dict(zip(controllers, sound, strict=True))
+
+
+def score_by_number(work: Work, level: Level) -> dict[str, list[float]]:
+    """Search one level with fewer families, none of which depends on the model, and draw its leads by their number."""
+    plan, found = work.plan, dict[str, list[float]]()
+    judges, population, mdps = plan.mdps(plan.selection), plan.mdps(plan.search, twins=2), _test_mdps(plan)
+    with Ahead(mdps.values()):
+        universal = universal_rate(work, tuned_families(plan, population, judges))
+        known = {name: rates_tested(work, name, mdp, GRID[universal]) for name, mdp in mdps.items()}
+    each = plan.size_generations * plan.families_at_once + 2 * len(plan.selection) + len(plan.test)
+    work.announce("with fewer families", len(plan.sizes) * each)
+    for number in plan.sizes:
+        found[str(number)] = with_fewer(work, number, level, mdps, known, universal)
+        work.folder.write("sizes", {"level": level, "leads": found})
+        how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
+        panel = points("", np.array([*found.values()]), [*map(int, found)], **how)
+        caption = (
+            f"Mean lead of a {level} on the families of the final test, in shares of a rate's gain; 95 % over families."
+        )
+        write_picture(alone("families", caption, panel), work.folder.path)
+    return found
+
+
+def with_fewer(work: Work, number: int, level: Level, mdps: Mdps, known: Any, universal: int) -> Any:
     """Search one level with the first so many families of the plan; return its leads on all families of the test."""
     plan = replace(work.plan, search=work.plan.search[:number], levels=(level,), generations=work.plan.size_generations)
     folder = open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed)
@@ -86,34 +119,36 @@ def with_fewer(work: Work, number: int, level: Any, mdps: Mdps, known: Any, univ
 
     def leads() -> list[float]:
         population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
-        worth = references(work, judges, GRID.index(universal))
-        with Ahead((judges | population).values()) as ahead:
+        worth = references(work, judges, universal)
+        with Ahead((judges | population | dict(mdps)).values()) as ahead:
             network, course = search_levels(inside, population, judges, worth, ahead, is_whole=True)[level]
-        controllers = [(mdp, for_all(mdp, network, course.best)) for mdp in mdps.values()]
-        blocks = [block_of(*each, work.seed, Stream.TEST) for each in controllers]
-        ran = inside.play(f"test of {number} families", blocks)
-        scores = (rates.curve_scores(one, mdps[name])[: plan.test_tasks] for name, one in zip(mdps, ran, strict=True))
-        return [rates.share(own, *_reference(known[name])) for name, own in zip(mdps, scores, strict=True)]
+        controllers = {name: for_all(mdp, network, course.best) for name, mdp in mdps.items()}
+        own = {name: _scores(inside, name, mdp, {"model": controllers[name]}) for name, mdp in mdps.items()}
+        return [_lead(known[name] | own[name], "universal")[0] for name in mdps]
 
     return inside.kept("leads", leads, {name: own["universal"] for name, own in known.items()})
 
 
-def _reference(known: Any) -> tuple[float, float]:
-    """Return the mean score of the universal schedule, and the larger gain of the two schedules."""
-    idle, *both = (np.array(known[name]) for name in METHODS[:3])
-    return float(both[0].mean()), rates.reference(np.stack([idle, max(both, key=np.mean)]), 1)[1]
+def _lead(known: Any, over: str) -> list[float]:
+    """Return the lead of the model over another method in shares of the larger gain of the two schedules, with its 95 % interval.
+
+    A learner that diverged counts as the worst that did not.
+    """
+    scores = dict(zip(METHODS, finite(np.array([known[method] for method in METHODS], np.float64)), strict=True))
+    unit = rates.reference(np.stack([scores["idle"], max(scores["universal"], scores["own"], key=np.mean)]), 1)[1]
+    leads = (scores["model"] - scores[over]) / unit
+    low, high = mean_interval(leads[None])
+    return [float(leads.mean()), float(low[0]), float(high[0])]
 
 
 def row_of(known: Any) -> dict[str, Any]:
     """Return leads of the model over both schedules, with their 95 % intervals over tasks, and the means of all methods."""
-    scores = {method: np.array(known[method]) for method in METHODS}
-    leads = np.stack([scores["model"] - scores[other] for other in METHODS[1:3]]) / _reference(known)[1]
-    over = [[*map(float, each)] for each in zip(leads.mean(axis=1), *mean_interval(leads), strict=True)]
-    means = {method: float(own.mean()) for method, own in scores.items()}
-    return {"own_rate": known["own_rate"], "over_universal": over[0], "over_own": over[1], "means": means}
+    means = finite(np.array([known[method] for method in METHODS], np.float64)).mean(axis=1).tolist()
+    leads = {f"over_{name}": _lead(known, name) for name in METHODS[1:3]}
+    return {"own_rate": known["own_rate"], "means": dict(zip(METHODS, means, strict=True)), **leads}
 
 
-def tables(scores: Any, num_tasks: int, universal: Rate) -> list[Part]:
+def tables(scores: Any, sizes: Any, num_tasks: int, universal: Rate) -> list[Part]:
     """Return what a card says of the final test, and the command prints."""
     rows = scores["rows"]
     leads = np.array([(row["over_universal"], row["over_own"]) for row in rows.values()])
@@ -128,10 +163,12 @@ def tables(scores: Any, num_tasks: int, universal: Rate) -> list[Part]:
     body = [(name, row["loop"], *pairs[name], row["own_rate"]) for name, row in rows.items()]
     head: tuple[str, ...] = ("family", "loop", "over the universal rate", "over its own tuned rate", "its own rate")
     parts: list[Part] = [Heading("Final test"), Paragraph(text), Table(head, body)]
-    by_number = [(number, f"{np.mean(own):+.3f}") for number, own in scores["by_number"].items()]
-    about = "The same level, searched for fewer generations with the first families of the list:"
+    if sizes is None:
+        return parts
+    by_number = [(number, f"{np.mean(own):+.3f}") for number, own in sizes["leads"].items()]
+    about = f"A {sizes['level']}, searched for fewer generations with the first families of the list:"
     head = ("families in the search", "mean lead over the universal rate")
-    return [*parts, Paragraph(about), Table(head, by_number, (0, 1))] if by_number else parts
+    return [*parts, Paragraph(about), Table(head, by_number, (0, 1))]
 
 
 def write_card(work: Work, model: SearchedModel, command: str) -> None:
@@ -156,7 +193,7 @@ def write_card(work: Work, model: SearchedModel, command: str) -> None:
     made += f"{record.level}, the simplest level within {MARGIN} of the best. Shares of the gain of the universal rate"
     parts.append(Paragraph(f"{made} ({universal}) on the selection families, cut off to -1 to 3: {levels}."))
     if scores is not None and scores["model"] == model.fingerprint:
-        parts += tables(scores, work.plan.test_tasks, universal)
+        parts += tables(scores, work.folder.read("sizes"), work.plan.test_tasks, universal)
     names = [f"{name}, percent of the loop's own" if name == PERCENT.name else name for name in record.names]
     parts += range_tables(record, [*zip(names, record.low, record.high, record.scales, strict=True)])
     parts += [Heading("Limits"), Paragraph(_LIMITS), Heading("Made by"), Command(command)]

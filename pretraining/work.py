@@ -16,6 +16,7 @@ import numpy as np
 
 from metastep import ActorCriticMDP, InputError, Tracker, features
 from metastep.experiments.searching import storage
+from metastep.features.diagnostics import OF_LOOP
 from metastep.mdp.blocks import Stream
 from metastep.mdp.runs import BlockResult, BlockRun, run_plans
 from metastep.rules.spaces import usual_values
@@ -176,7 +177,7 @@ def compile_programs(mdp: ActorCriticMDP, network: Network | None = None) -> Non
     if network is not None:
         controller = for_all(mdp, network, np.zeros(network.num_weights, np.float32))
         jax.block_until_ready(controller.propose(controller.init(mdp, learners), learners))
-        if {*network.features} > {BUDGET}:  # for their ranges
+        if {*network.features} - {BUDGET, *OF_LOOP}:  # for their ranges
             jax.block_until_ready(features.compute(mdp, places(mdp, network)[0], learners))
     else:
         jax.block_until_ready(mdp.advance(learners, own_values(mdp, mdp.block_size)))

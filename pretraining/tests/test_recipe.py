@@ -156,17 +156,27 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
     new = [*arguments, "--out", str(tmp_path / "new"), "--minutes", "0"]
     ran = CliRunner().invoke(command.app, ["train", *new])
     assert (ran.exit_code, ran.output.splitlines()[-1]) == (3, "the time is up; the same command goes on.")
-    ran = CliRunner().invoke(command.app, ["score", *arguments])
-    assert ran.exit_code == 0, ran.output
-    assert "queues" in ran.output
+    for verb, said in {"sizes": "1 families: ", "score": "queues ("}.items():
+        ran = CliRunner().invoke(command.app, [verb, *arguments])
+        assert ran.exit_code == 0, ran.output
+        assert f"\n{said}" in ran.output
     scores = open_plan(trained, PLAN, 1).read("scores")
     assert [*scores["rows"]] == ["queues"]
-    assert [*scores["by_number"]] == ["1"]
+    assert {number: len(own) for number, own in open_plan(trained, PLAN, 1).read("sizes")["leads"].items()} == {"1": 1}
     mean, low, high = scores["rows"]["queues"]["over_universal"]
     assert low <= mean <= high
     assert (trained / "families.svg").exists()
     card = (trained / "card.md").read_text()
-    for word in ("integrator", "tanks", "queues", "Loops", "Limits", "2 x 8", "over its own tuned rate"):
+    for word in (
+        "integrator",
+        "tanks",
+        "queues",
+        "Loops",
+        "Limits",
+        "2 x 8",
+        "over its own tuned rate",
+        "A schedule, searched",
+    ):
         assert word in card
     assert score_all(work_in(trained, Clock(0.0))) == scores  # all of it is there
     # It is published as models of runs are.
@@ -302,7 +312,7 @@ def test_every_loop_builds(name: str) -> None:
     assert mdp.sampler.normalises == LOOPS[name].normalises
     assert mdp.rule.gradient_steps == LOOPS[name].gradient_steps
     most = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
-    assert most == 3 * LOOPS[name].gradient_steps == 12 * mdp.space.low[mdp.space.names.index("gradient_steps")]
+    assert most == 2 * LOOPS[name].gradient_steps == 8 * mdp.space.low[mdp.space.names.index("gradient_steps")]
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -489,9 +499,9 @@ def test_loops_of_other_people_make_as_many_gradient_steps_as_simulated_ones(tra
         mdp = build_mdp("tanks", loop, learners=4)
         sizes = {"minibatch_size": loop.minibatch_size, "epochs": loop.epochs, "batch_steps": mdp.sampler.batch_size}
         simulated = mdp.rule.epochs * mdp.sampler.batch_size // mdp.rule.minibatch_size
-        assert steps(mdp.sampler.batch_size, loop=sizes) == simulated == 3 * loop.gradient_steps
+        assert steps(mdp.sampler.batch_size, loop=sizes) == simulated == 2 * loop.gradient_steps
         assert space_in(model, mdp) == mdp.space
-    assert steps(64, fallback={"gradient_steps": 50}) == 150
+    assert steps(64, fallback={"gradient_steps": 50}) == 100
     with pytest.raises(InputError, match=r"^loop: gradient_steps is missing, which the model scales"):
         steps(64)
 

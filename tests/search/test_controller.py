@@ -1,6 +1,7 @@
 """The controller `searched` follows its network: the same numbers as NumPy gives, one controller or one for each learner."""
 
 import pickle
+from dataclasses import replace
 from functools import cache
 
 import jax.numpy as jnp
@@ -33,18 +34,20 @@ def network(knots: int = 3, units: int = 4) -> Network:
 
 
 def test_proposals_are_those_of_the_formula() -> None:
-    mdp, form = clip_mdp(), network()
+    mdp, seen = clip_mdp(), (*SEEN, "own_steps")
+    form = replace(network(), features=seen, mean=(-3.0, 0.0, 0.5, 0.5), spread=(1.0, 0.2, 0.3, 1.0))
     weights = np.random.default_rng(0).normal(size=form.num_weights).astype(np.float32)
     ran = run_blocks([BlockRun(mdp, Searched(form, weights), mdp.tasks(0, Stream.TUNING, 0), 3)], 0)[0]
     learners = mdp.begin(mdp.tasks(0, Stream.TUNING, 0))
-    curves, hidden, output = form.split(weights)
+    curves, hidden, output, of_loop = form.split(weights)
     for update in range(3):
-        found = features.compute(mdp, SEEN, learners)
-        x = np.concatenate([np.asarray(found[name], np.float64) for name in SEEN], axis=1)
+        found = features.compute(mdp, seen, learners)
+        x = np.concatenate([np.asarray(found[name], np.float64) for name in seen], axis=1)
         z = np.clip((x - form.mean) / form.spread, -3.0, 3.0)
         hump = np.array([np.interp(update / mdp.budget, [0.0, 0.5, 1.0], curve) for curve in curves.T])
-        layer = np.tanh(np.concatenate([z, np.ones((BLOCK, 1))], axis=1) @ hidden / 2.0) @ output / 2.0
-        u = expit(logit(np.array(form.base)) + hump + layer)
+        layer = np.tanh(np.concatenate([z, np.ones((BLOCK, 1))], axis=1) @ hidden / np.sqrt(5.0)) @ output / 2.0
+        np.testing.assert_allclose(x[:, 3], np.log10(mdp.rule.own_steps(mdp.sampler.batch_size)), rtol=1e-6)
+        u = expit(logit(np.array(form.base)) + hump + z[:, 3:] @ of_loop + layer)
         wanted = np.stack([1e-4 * 1e3 ** u[:, 0], 0.05 + 0.45 * u[:, 1]], axis=1)
         np.testing.assert_allclose(ran.history.hyperparameters[update], wanted, rtol=2e-5)
         learners = mdp.advance(learners, jnp.asarray(ran.history.hyperparameters[update]))

@@ -18,6 +18,7 @@ from metastep.simulation.rollouts import mean_and_error
 
 SMALLEST = 1e-6  # lower bound of the arguments of logarithms
 LOWEST_EXPLAINED = -1.0  # lower bound of the explained variance
+OF_LOOP = ("own_steps", "num_updates", "discrete")  # features that never change in a training loop
 SMOOTHING = 0.8  # decay of the moving average of changes of the return
 
 # The largest float32 means "any finite number", because Gymnasium's checker warns about infinite bounds.
@@ -203,7 +204,7 @@ _OF_THE_LAST_UPDATE = (
     *("approx_kl", "clip_fraction", "last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps"),
     *("step_norm", "step_cosine", "rate"),
 )
-_OWN = ("rate", "budget")  # known to a stepper without a report
+_OWN = ("rate", "budget", "own_steps", "discrete")  # known to a stepper without a report
 _ROUNDING = 1e-3
 # The smallest and the largest number that a diagnostic can be, and both in words.
 POSSIBLE: dict[str, tuple[float, float, str]] = defaultdict(lambda: (-ANY, ANY, "a finite number of float32"))
@@ -244,8 +245,10 @@ class Observed(NamedTuple):
     movement: Movement | None
 
 
-def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, budget: float, xp: Any) -> Observed:
-    """Compute features from reported diagnostics and from the `memory` and `movement` of a learner's state.
+def observed(
+    features: Sequence[str], reported: Mapping[str, Any], state: Any, own: Mapping[str, Any], xp: Any
+) -> Observed:
+    """Compute features from reported diagnostics, what a stepper knows of its loop, and the memory of a learner's state.
 
     Before the first update, diagnostics of the last update are 0, and NumPy loops need not report them.
     """
@@ -274,7 +277,7 @@ def observed(features: Sequence[str], reported: Mapping[str, Any], state: Any, b
         known["explained_variance"] = explained_variance(known["values"], known["targets"], xp)
     if "targets" in known and "target_std" not in known:
         known["target_std"] = xp.std(known["targets"], axis=-1)
-    known = {"rate": memory.rate, "budget": np.float32(budget), **known}
+    known = {"rate": memory.rate, **own, **known}
     for name in _OF_THE_LAST_UPDATE:
         if name in known:
             known[name] = xp.where(memory.updates > 0, known[name], 0.0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metastep._core.errors import InputError, not_registered, shown
 from metastep._core.settings import Positive
-from metastep.features.diagnostics import ANY, SMALLEST, Memory, Observed
+from metastep.features.diagnostics import ANY, OF_LOOP, SMALLEST, Memory, Observed
 from metastep.simulation.rollouts import mean_and_error
 
 Outside = Literal["fallback", "refuse", "trust"]
@@ -157,6 +157,7 @@ def limits_of(record: Any) -> Limits:
     low, high = (np.asarray(reach, np.float64) for reach in (record.feature_low, record.feature_high))
     # Also where the range is a point: logarithms differ in the last bits between frameworks.
     margin = 1e-5 * np.maximum(np.abs(low), np.abs(high)) + MARGIN * (high - low)
+    margin[[name in OF_LOOP for name in record.feature_names]] = np.inf  # `unlike` compares loops
     least, most = (np.clip(each, -ANY, ANY).astype(np.float32) for each in (low - margin, high + margin))
     every = [record.bounds(direction) for direction in record.directions or ("",)]
     both = {name: np.array([each[name] for each in every], np.float32) for name in every[0]}  # (branches, 2)

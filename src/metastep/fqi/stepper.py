@@ -115,6 +115,7 @@ class Stepper:
                 raise InputError(f"num_updates is missing, allowed is 1 or more: {why}.")
             self.num_updates = int(num_updates or 1)
             self.loop = {"num_updates": float(num_updates)} if num_updates else {}
+        self.compare({name: own[name] for name in WHOLE if own.get(name)})
         self.compare(loop)
         is_known = "gradient_steps" in own or guards.own_steps(self.loop) or {"values", "targets"} & {*self.needs}
         if model.record.is_relative and not is_known:
@@ -198,7 +199,8 @@ class Stepper:
     def compare(self, loop: Values | None) -> None:
         """Compare what is known of the loop, now and from before, with those of the training data."""
         self.loop = self.loop | from_json(_LOOP, {} if loop is None else loop, "loop").model_dump(exclude_unset=True)
-        chosen = ("epochs", "gradient_steps") if "gradient_steps" in self.model.record.hyperparameters else ()
+        record = self.model.record
+        chosen = {"epochs", *(() if record.is_relative else WHOLE)} if {*WHOLE} <= {*record.hyperparameters} else set()
         known = {name: value for name, value in self.loop.items() if name not in chosen and self.outside != "trust"}
         self.unlike = guards.unlike(self._trained_on, known)  # a clause by name
         if self.outside == "refuse" and self.unlike:
@@ -249,22 +251,26 @@ class Stepper:
         """
         if self.minibatches is not None:
             reported = {**reported, **state.gathered.of_the_update(reported, self.minibatches, xp)}
-        found, parts = observed(self.features, reported, state, self.num_updates, xp), [xp.zeros(0, xp.float32)]
+        own: dict[str, Any] = {}
+        if self.is_guarded or self.model.record.is_relative:
+            progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
+            own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
+        steps = own.get("gradient_steps", guards.own_steps(self.loop))
+        discrete = {"discrete": 1.0, "continuous": 0.0}.get(str(self.loop.get("actions")), 0.5)
+        of_loop = {"budget": self.num_updates, "own_steps": steps, "discrete": discrete}
+        of_loop = {name: xp.asarray(value, np.float32) for name, value in of_loop.items()}
+        found, parts = observed(self.features, reported, state, of_loop, xp), [xp.zeros(0, xp.float32)]
         for name, size in self.model.record.keywords.items():
             parts.append(xp.ravel(xp.asarray(found.features[name], xp.float32)))
             if parts[-1].size != size:
                 raise InputError(f"diagnostics: {name} has {parts[-1].size} numbers, allowed is {size}.")
         row = xp.concatenate(parts)
         proposal = choose(row if self.model.fills_gaps else xp.where(found.sound, row, np.float32(np.nan)))
-        own: dict[str, Any] = {}
-        if self.is_guarded or self.model.record.is_relative:
-            progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
-            own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
         if self.model.record.is_relative:
-            if "gradient_steps" not in own and not guards.own_steps(self.loop):
+            if "gradient_steps" not in own and not steps:
                 raise InputError(_OWN_STEPS)
-            own = {"gradient_steps": guards.own_steps(self.loop), **own}
-            steps = xp.maximum(xp.round(own["gradient_steps"] / 100.0 * proposal.values["gradient_steps"]), 1.0)
+            own = {"gradient_steps": steps, **own}
+            steps = xp.maximum(xp.round(steps / 100.0 * proposal.values["gradient_steps"]), 1.0)
             proposal = proposal._replace(values={**proposal.values, "gradient_steps": steps})
         guard, is_far = state.guard, xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")
         if "approx_kl" in found.faults and self.is_guarded:

@@ -61,6 +61,7 @@ class ActorCriticMDP(MetaMDP):
         *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
         *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget", "last_clip_fraction"),
         *("gradient_norm", "actor_gradient_norm", "gradient_steps", "parameter_norm", "target_std"),
+        *("own_steps", "discrete"),
     )
 
     def __post_init__(self) -> None:
@@ -106,6 +107,12 @@ class ActorCriticMDP(MetaMDP):
         normalises = {f"normalise_{name}": True for name in self.sampler.normalises}
         return {name: getattr(self.sampler, name) for name in names} | normalises | returns
 
+    @property
+    def of_loop(self) -> dict[str, float]:
+        """Diagnostics that never change."""
+        own, discrete = self.rule.own_steps(self.sampler.batch_size), self.policy.num_choices is not None
+        return {"budget": float(self.budget), "own_steps": float(own), "discrete": float(discrete)}
+
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
         return replace(self, budget=num_updates)
 
@@ -137,10 +144,10 @@ class ActorCriticMDP(MetaMDP):
     def diagnostics(self, learners: Learners) -> Seen:
         batch, last, updates = learners.estimate, learners.previous, learners.update.astype(jnp.float32)
         quantities = {name: getattr(last, name) for name in self.diagnosed if name in LastUpdate._fields}
-        quantities |= self._shared_diagnostics(learners) | {
+        quantities |= self._shared_diagnostics(learners) | self.of_loop
+        quantities |= {
             "entropy": batch.entropy,
             "explained_variance": explained_variance(batch.value, batch.target, jnp),
-            "budget": float(self.budget),
             "parameter_norm": jnp.sqrt(jnp.sum(learners.theta**2, axis=-1)),
             "target_std": jnp.std(batch.target, axis=-1),
         }

@@ -21,6 +21,8 @@ from metastep import features
 from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep._core.settings import Count, Positive, Several, check_fields
+from metastep.features import Memory, Seen
+from metastep.features.diagnostics import OF_LOOP
 from metastep.mdp import ActorCriticMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import run_updates
@@ -143,23 +145,42 @@ class Start(NamedTuple):
 def network_of(
     level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int, simpler: Start | None = None
 ) -> Network:
-    """Return the form of a level's controller; feedback standardises by what learners under random simpler ones observe."""
+    """Return the form of a level's controller; feedback standardises by what learners under random simpler ones observe.
+
+    All levels observe what differs between the loops of families.
+    """
     first = families[0]
     base = base_point(first, search.start)
-    if level == "constant":
-        return Network((), (), (), base)
-    if level == "schedule":
-        return Network((BUDGET,), (0.5,), (0.3,), base, search.knots)
-    wanted = feedback_features(search, first)
+    if simpler:
+        form = simpler.network
+        known = {form.features[index]: (form.mean[index], form.spread[index]) for index in form.of_loop}
+    else:
+        loops = {name: own for name, own in features_of_loops(families).items() if np.ptp(own) > 0.0}
+        known = {name: (float(np.mean(own)), float(np.std(own))) for name, own in loops.items()}
+    if level != "feedback":
+        known |= {BUDGET: (0.5, 0.3)} if level == "schedule" else {}
+        return Network((*known,), *_columns(known), base, search.knots if level == "schedule" else 1)
+    wanted = tuple(dict.fromkeys((*feedback_features(search, first), *known)))
     network, center, _ = simpler or Start(Network((), (), (), base), np.zeros(len(base), np.float32))
     rows = []
     for index, mdp in enumerate(families[:: -(-len(families) // _OBSERVED)]):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SPREAD), index)
         draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
         rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
-    seen = np.concatenate(rows)
-    mean, spread = (tuple(map(float, numbers)) for numbers in (seen.mean(axis=0), seen.std(axis=0)))
-    return Network(features.columns(first, wanted), mean, spread, base, search.knots, search.units)
+    seen, names = np.concatenate(rows), features.columns(first, wanted)
+    usual = {name: (float(own.mean()), float(own.std())) for name, own in zip(names, seen.T, strict=True)}
+    return Network(names, *_columns(usual | known), base, search.knots, search.units)
+
+
+def _columns(known: Mapping[str, tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    mean, spread = zip(*known.values(), strict=True) if known else ((), ())
+    return mean, spread
+
+
+def features_of_loops(families: Sequence[ActorCriticMDP]) -> dict[str, list[float]]:
+    """Return the features of the loops of some families, by name, which never change."""
+    seen = [Seen({name: np.float64(own) for name, own in mdp.of_loop.items()}, Memory(), np) for mdp in families]
+    return {name: [float(features.make(name)(each)) for each in seen] for name in OF_LOOP}
 
 
 def observed(
@@ -180,8 +201,9 @@ def first_weights(network: Network, seed: int, simpler: Start | None = None) -> 
     """Return the weights that a search begins with: they propose what the simpler controller does, or the base point."""
     parts = network.split(np.zeros(network.num_weights, np.float32))
     draws = jax.random.normal(jax.random.fold_in(jax.random.key(seed), _HIDDEN), parts.hidden.shape, jnp.float32)
-    curves = simpler.network.split(simpler.weights).curves if simpler else parts.curves
-    parts = parts._replace(curves=np.broadcast_to(curves, parts.curves.shape), hidden=np.asarray(draws))
+    known = simpler.network.split(simpler.weights) if simpler else parts
+    curves = np.broadcast_to(known.curves, parts.curves.shape)
+    parts = parts._replace(curves=curves, hidden=np.asarray(draws), loop=known.loop)
     return np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)
 
 

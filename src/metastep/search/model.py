@@ -216,8 +216,9 @@ def load_model(path: str | os.PathLike[str]) -> Model | SearchedModel:
     require_stamp(content.metadata, _KIND, path, "search again")
     try:
         record = from_json(_RECORD, content.metadata.get("record"), "model record")
-        if set(content.arrays) != set(Weights._fields):
-            raise InputError(f"tensors: {sorted(content.arrays)!r:.200}, allowed are {', '.join(Weights._fields)}.")
-        return SearchedModel(record, Weights(**{name: np.array(array) for name, array in content.arrays.items()}))
+        arrays = {"loop": np.zeros((0, len(record.names)), np.float32)} | content.arrays  # of one loop
+        if set(arrays) != set(Weights._fields):
+            raise InputError(f"tensors: {sorted(arrays)!r:.200}, allowed are {', '.join(Weights._fields)}.")
+        return SearchedModel(record, Weights(**{name: np.array(array) for name, array in arrays.items()}))
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None

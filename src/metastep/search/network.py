@@ -1,12 +1,13 @@
 """The controller that is searched: curves over a learner's budget and, with feedback, one tanh layer of features.
 
 With u the point of the unit cube that the space turns into hyperparameters, b the base point, s the share of the budget that is
-spent and z the standardised features:
+spent, z the standardised features, and l those of them that describe the training loop and never change:
 
-    logit u = logit b + curve(s) + tanh([z, 1] H / sqrt(features + 1)) O / sqrt(units)
+    logit u = logit b + curve(s) + l L + tanh([z, 1] H / sqrt(features + 1)) O / sqrt(units)
 
-A constant is one knot, a schedule is several knots, feedback adds the layer. Weights of zero stay at the base point. With the
-roots, weights of one size matter alike: a search moves all by the same distance.
+A constant is one knot, a schedule is several knots, feedback adds the layer. All levels know the loop if it was searched over
+several. Weights of zero stay at the base point. With the roots, weights of one size matter alike: a search moves all by the same
+distance.
 """
 
 import math
@@ -16,6 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from metastep._core.errors import InputError
+from metastep.features.diagnostics import OF_LOOP
 
 Level = Literal["constant", "schedule", "feedback"]
 """What a controller reacts to: nothing, the share of the budget, or everything it observes. Simpler ones come first."""
@@ -32,6 +34,7 @@ class Weights(NamedTuple):
     curves: Any  # (knots, coordinates), added to the logits of the base point
     hidden: Any  # (features + 1, units); the last row is the bias
     output: Any  # (units, coordinates)
+    loop: Any  # (features of the loop, coordinates)
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,16 @@ class Network:
         return "feedback" if self.units else "schedule" if self.knots > 1 else "constant"
 
     @property
+    def of_loop(self) -> list[int]:
+        """Which features describe the loop."""
+        return [index for index, name in enumerate(self.features) if name in OF_LOOP]
+
+    @property
     def shapes(self) -> Weights:
         """The shapes of the weights."""
         coordinates = len(self.base)
-        return Weights((self.knots, coordinates), (len(self.features) + 1, self.units), (self.units, coordinates))
+        layer = (len(self.features) + 1, self.units), (self.units, coordinates)
+        return Weights((self.knots, coordinates), *layer, (len(self.of_loop), coordinates))
 
     @property
     def num_weights(self) -> int:
@@ -88,10 +97,12 @@ class Network:
             near = xp.maximum(1.0 - xp.abs(place - np.arange(self.knots, dtype=np.float32)), 0.0)
             curves = xp.sum(near[..., :, None] * weights.curves, axis=-2)
         logits = np.log(base / (1.0 - base)) + curves
-        if self.units:
+        if self.units or self.of_loop:
             spread = np.maximum(np.asarray(self.spread, np.float32), np.float32(1e-6))
             z = xp.clip((seen - np.asarray(self.mean, np.float32)) / spread, -LARGEST, LARGEST)
             z = xp.where(xp.isfinite(seen), z, 0.0)
+            logits = logits + xp.sum(z[..., self.of_loop, None] * weights.loop, axis=-2)
+        if self.units:
             z = xp.concatenate([z, xp.ones_like(z[..., :1])], axis=-1)
             units = xp.tanh(xp.sum(z[..., :, None] * weights.hidden, axis=-2) / math.sqrt(z.shape[-1]))
             logits = logits + xp.sum(units[..., :, None] * weights.output, axis=-2) / math.sqrt(self.units)

@@ -129,7 +129,6 @@ class PPO(ActorCriticRule):
             raise InputError(f"meta.rule.clip_range: {list(self.clip_range)} must hold one number or more, each once.")
 
     def own_steps(self, batch_size: int) -> int:
-        """Return the gradient steps of an update where they are not chosen."""
         return self.gradient_steps or self.epochs * batch_size // self.minibatch_size
 
     def up_to(self, most: float, batch_size: int) -> "PPO":

@@ -53,6 +53,10 @@ class ActorCriticRule(BaseRule):
     def __post_init__(self) -> None:
         check_fields(self, "meta.rule")
 
+    def own_steps(self, batch_size: int) -> int:
+        """Return the gradient steps of an update where they are not chosen."""
+        return 1
+
     def require_batch(self, batch_size: int) -> None:
         """Raise an error if the rule cannot learn from a batch of this size."""
         if self.minibatch_size and batch_size % self.minibatch_size:
