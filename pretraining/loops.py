@@ -61,7 +61,7 @@ _TABLE = tomllib.loads(Path(__file__).with_name("loops.toml").read_text("utf-8")
 LOOPS, MEDIUM_LOOPS, SMALL_LOOPS = (
     {name: _loop(row) for name, row in _TABLE[use].items()} for use in ("full", "medium", "small")
 )
-SWAPPED: dict[str, str] = _TABLE["swapped"]  # by family
+SWAPPED: dict[str, dict[str, str]] = _TABLE["swapped"]  # by table and family
 
 
 def assigned(groups: Iterable[Sequence[str]], loops: Mapping[str, Loop]) -> dict[str, str]:

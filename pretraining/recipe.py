@@ -127,8 +127,8 @@ _MEDIUM: Any = {"levels": ("schedule",), "learners": 64, "families_at_once": 4, 
 _MEDIUM |= {"validate_every": 20, "tuning_tasks": 16, "tuned_every": 11, "test_tasks": 128, "sizes": ()}
 _SEARCH = shuffled([name for name in TRAINING if not _kinds(name) & _CLASSES])
 PLANS = {
-    "full": Plan(_SEARCH, shuffled(_SELECTION), loop_of=SWAPPED),
-    "medium": Plan(_SEARCH, shuffled(_SELECTION), loops=MEDIUM_LOOPS, **_MEDIUM),  # an hour on two cores
+    "full": Plan(_SEARCH, shuffled(_SELECTION), loop_of=SWAPPED["full"]),
+    "medium": Plan(_SEARCH, shuffled(_SELECTION), loops=MEDIUM_LOOPS, loop_of=SWAPPED["medium"], **_MEDIUM),
     "quick": Plan(_FEW, *_OTHERS, SMALL_LOOPS, **_SMALL),  # 20 minutes on two cores
 }
 
