@@ -152,7 +152,8 @@ def test_the_first_controller_is_the_rule_as_it_is_and_feedback_is_standardised(
     start = dict(zip(SPACE.names, np.asarray(SPACE.from_unit(np.asarray(CONSTANT.base)[None]))[0], strict=True))
     assert start["clip_range"] == pytest.approx(0.2, rel=1e-4)
     assert base_point(MDP, {"stepsize": 1e-3})[0] == pytest.approx(1 / 3, rel=1e-5)
-    network = network_of("feedback", Search(observation=("last_rate", "clip_fraction"), units=3), [MDP], seed=1)
+    search = Search(observation=("last_rate", "own_steps", "clip_fraction"), units=3)
+    network = network_of("feedback", search, [MDP], seed=1)  # of one loop, whose steps never differ
     assert network.features == ("last_rate", "clip_fraction", "budget")
     assert -6.0 < network.mean[0] < -1.0
     assert network.spread[0] > 0.1

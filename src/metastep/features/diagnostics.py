@@ -245,14 +245,12 @@ class Observed(NamedTuple):
     movement: Movement | None
 
 
-def observed(
-    features: Sequence[str], reported: Mapping[str, Any], state: Any, own: Mapping[str, Any], xp: Any
-) -> Observed:
-    """Compute features from reported diagnostics, what a stepper knows of its loop, and the memory of a learner's state.
+def observed(features: Sequence[str], given: Mapping[str, Any], state: Any, own: dict[str, Any], xp: Any) -> Observed:
+    """Compute features from given diagnostics, its own of a stepper, and the `memory` and `movement` of a learner's state.
 
     Before the first update, diagnostics of the last update are 0, and NumPy loops need not report them.
     """
-    known, memory, movement = dict(reported), state.memory, state.movement
+    known, memory, movement = dict(given), state.memory, state.movement
     for name in known:
         if name not in DIAGNOSTICS and name not in features:
             allowed = [*dict.fromkeys((*asked_for(features), *DIAGNOSTICS))]
@@ -284,9 +282,9 @@ def observed(
         elif xp is np and not memory.updates:
             known[name] = np.float32(0.0)
     # A feature that is reported itself is not computed.
-    formulas = {name: None if name in reported and name not in DIAGNOSTICS else _formula(name) for name in features}
+    formulas = {name: None if name in given and name not in DIAGNOSTICS else _formula(name) for name in features}
     if missing := [name for name in _needed(formulas) if name not in known]:
-        if "mean_return" not in reported and "return_error" not in reported:
+        if "mean_return" not in given and "return_error" not in given:
             missing = [*dict.fromkeys(_INSTEAD.get(name, name) for name in missing)]
         raise InputError(f"diagnostics: missing {', '.join(missing)}, which the model needs.")
     seen = Seen(known, memory, xp)

@@ -199,6 +199,7 @@ class Stepper:
     def compare(self, loop: Values | None) -> None:
         """Compare what is known of the loop, now and from before, with those of the training data."""
         self.loop = self.loop | from_json(_LOOP, {} if loop is None else loop, "loop").model_dump(exclude_unset=True)
+        # What the model chooses is not compared; a number that it scales is.
         record = self.model.record
         chosen = {"epochs", *(() if record.is_relative else WHOLE)} if {*WHOLE} <= {*record.hyperparameters} else set()
         known = {name: value for name, value in self.loop.items() if name not in chosen and self.outside != "trust"}
@@ -258,8 +259,8 @@ class Stepper:
         steps = own.get("gradient_steps", guards.own_steps(self.loop))
         discrete = {"discrete": 1.0, "continuous": 0.0}.get(str(self.loop.get("actions")), 0.5)
         of_loop = {"budget": self.num_updates, "own_steps": steps, "discrete": discrete}
-        of_loop = {name: xp.asarray(value, np.float32) for name, value in of_loop.items()}
-        found, parts = observed(self.features, reported, state, of_loop, xp), [xp.zeros(0, xp.float32)]
+        known = {name: xp.asarray(value, np.float32) for name, value in of_loop.items()}
+        found, parts = observed(self.features, reported, state, known, xp), [xp.zeros(0, xp.float32)]
         for name, size in self.model.record.keywords.items():
             parts.append(xp.ravel(xp.asarray(found.features[name], xp.float32)))
             if parts[-1].size != size:
@@ -269,7 +270,7 @@ class Stepper:
         if self.model.record.is_relative:
             if "gradient_steps" not in own and not steps:
                 raise InputError(_OWN_STEPS)
-            own = {"gradient_steps": steps, **own}
+            own["gradient_steps"] = steps
             steps = xp.maximum(xp.round(steps / 100.0 * proposal.values["gradient_steps"]), 1.0)
             proposal = proposal._replace(values={**proposal.values, "gradient_steps": steps})
         guard, is_far = state.guard, xp.any(self.limits.beyond(row, xp)) & (self.outside != "trust")

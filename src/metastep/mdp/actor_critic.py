@@ -59,9 +59,8 @@ class ActorCriticMDP(MetaMDP):
 
     diagnosed: ClassVar[tuple[str, ...]] = (
         *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
-        *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget", "last_clip_fraction"),
-        *("gradient_norm", "actor_gradient_norm", "gradient_steps", "parameter_norm", "target_std"),
-        *("own_steps", "discrete"),
+        *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget", "last_clip_fraction", "discrete"),
+        *("gradient_norm", "actor_gradient_norm", "gradient_steps", "parameter_norm", "target_std", "own_steps"),
     )
 
     def __post_init__(self) -> None:
@@ -109,7 +108,7 @@ class ActorCriticMDP(MetaMDP):
 
     @property
     def of_loop(self) -> dict[str, float]:
-        """Diagnostics that never change."""
+        """Diagnostics of the training loop, which never change."""
         own, discrete = self.rule.own_steps(self.sampler.batch_size), self.policy.num_choices is not None
         return {"budget": float(self.budget), "own_steps": float(own), "discrete": float(discrete)}
 
@@ -120,8 +119,7 @@ class ActorCriticMDP(MetaMDP):
     def begin(self, tasks: Tasks) -> Learners:
         lanes = compiled_for(self.env, _start)(self.sampler, tasks)
         batch = compiled_for(self.env, _sample)(self._sampling, tasks, lanes, jnp.uint32(0))
-        learners: Learners = compiled(_begin)(self.without_ranges(), tasks, batch)
-        return learners
+        return compiled(_begin)(self.without_ranges(), tasks, batch)
 
     def advance(self, learners: Learners, hyperparameters: Array) -> Learners:
         after, previous = compiled(_train)(self.without_ranges(), learners, hyperparameters)

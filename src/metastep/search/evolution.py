@@ -21,8 +21,7 @@ from metastep import features
 from metastep._core.errors import InputError
 from metastep._core.parallel import map_threads
 from metastep._core.settings import Count, Positive, Several, check_fields
-from metastep.features import Memory, Seen
-from metastep.features.diagnostics import OF_LOOP
+from metastep.features.diagnostics import OF_LOOP, Memory, Seen
 from metastep.mdp import ActorCriticMDP, MetaMDP, Tasks
 from metastep.mdp.blocks import Blocks, Stream
 from metastep.mdp.loop import run_updates
@@ -147,7 +146,7 @@ def network_of(
 ) -> Network:
     """Return the form of a level's controller; feedback standardises by what learners under random simpler ones observe.
 
-    All levels observe what differs between the loops of families.
+    All levels observe what differs between the loops of families, and nothing else of a loop: what never differs says nothing.
     """
     first = families[0]
     base = base_point(first, search.start)
@@ -159,22 +158,23 @@ def network_of(
         known = {name: (float(np.mean(own)), float(np.std(own))) for name, own in loops.items()}
     if level != "feedback":
         known |= {BUDGET: (0.5, 0.3)} if level == "schedule" else {}
-        return Network((*known,), *_columns(known), base, search.knots if level == "schedule" else 1)
-    wanted = tuple(dict.fromkeys((*feedback_features(search, first), *known)))
+        return _form(known, base, search.knots if level == "schedule" else 1)
+    wanted = (*(name for name in feedback_features(search, first) if name not in OF_LOOP), *known)
     network, center, _ = simpler or Start(Network((), (), (), base), np.zeros(len(base), np.float32))
     rows = []
     for index, mdp in enumerate(families[:: -(-len(families) // _OBSERVED)]):
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _SPREAD), index)
         draws = np.asarray(jax.random.normal(key, (mdp.block_size, network.num_weights), jnp.float32))
         rows.append(observed(mdp, Searched(network, center + draws), wanted, seed, Stream.TRAIN))
-    seen, names = np.concatenate(rows), features.columns(first, wanted)
-    usual = {name: (float(own.mean()), float(own.std())) for name, own in zip(names, seen.T, strict=True)}
-    return Network(names, *_columns(usual | known), base, search.knots, search.units)
+    columns = zip(features.columns(first, wanted), np.concatenate(rows).T, strict=True)
+    usual = {name: (float(own.mean()), float(own.std())) for name, own in columns}
+    return _form(usual | known, base, search.knots, search.units)
 
 
-def _columns(known: Mapping[str, tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _form(known: Mapping[str, tuple[float, float]], *others: Any) -> Network:
+    """Return a network of features with these means and spreads."""
     mean, spread = zip(*known.values(), strict=True) if known else ((), ())
-    return mean, spread
+    return Network((*known,), mean, spread, *others)
 
 
 def features_of_loops(families: Sequence[ActorCriticMDP]) -> dict[str, list[float]]:

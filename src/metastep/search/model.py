@@ -1,6 +1,6 @@
 """A searched model: a network with its weights and a record, and the file of a few kilobytes that holds them.
 
-The file has the tensors `curves`, `hidden` and `output` and the record as metadata. It is checked as if it came from anywhere.
+The file has the fields of `Weights` as tensors and the record as metadata. It is checked as if it came from anywhere.
 """
 
 import hashlib
@@ -216,9 +216,10 @@ def load_model(path: str | os.PathLike[str]) -> Model | SearchedModel:
     require_stamp(content.metadata, _KIND, path, "search again")
     try:
         record = from_json(_RECORD, content.metadata.get("record"), "model record")
-        arrays = {"loop": np.zeros((0, len(record.names)), np.float32)} | content.arrays  # of one loop
+        # Files of earlier versions do not know the loop.
+        arrays = {"loop": np.zeros((0, len(record.names)), np.float32)} | content.arrays
         if set(arrays) != set(Weights._fields):
-            raise InputError(f"tensors: {sorted(arrays)!r:.200}, allowed are {', '.join(Weights._fields)}.")
+            raise InputError(f"tensors: {sorted(content.arrays)!r:.200}, allowed are {', '.join(Weights._fields)}.")
         return SearchedModel(record, Weights(**{name: np.array(array) for name, array in arrays.items()}))
     except InputError as error:
         raise InputError(f"File {path}: {error}") from None
