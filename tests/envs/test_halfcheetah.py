@@ -17,7 +17,7 @@ from metastep._core.errors import InputError
 from metastep._core.numerics import standard_normals
 from metastep.controllers import Fixed
 from metastep.envs.halfcheetah import HalfCheetahVel, HalfCheetahVelPlanar, load_model, read_model
-from metastep.envs.planar import CheetahState, step
+from metastep.envs.planar import CheetahState, advance, in_one_kernel, step
 from metastep.evaluation import Method, compare
 from metastep.mdp import EpisodicMetaMDP
 from metastep.mdp.collection import collect
@@ -250,9 +250,20 @@ def test_returns_are_distributed_alike(episodes):
     assert stats.ks_2samp(returns_of(episodes), slower).pvalue < 1e-3
 
 
+def test_one_kernel_does_what_the_loop_does():
+    """As interpreted on a CPU, with fewer environments than two blocks have; the last ones are padding."""
+    draws = 0.3 * np.random.default_rng(0).normal(size=(33, 130)).astype(np.float32)
+    state = CheetahState(*(tuple(map(jnp.asarray, part)) for part in (draws[:9], draws[9:18], draws[18:27])))
+    torque, own = tuple(map(jnp.asarray, draws[27:])), (read_model(), state)
+    wanted = jax.jit(lambda *rows: advance(own[0], *rows, 2, 1))(state, torque)
+    found = in_one_kernel(*own, torque, 2, 1, interpret=True)
+    for one, other in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("cost_of", "paid"), [("clipped", 1.0), ("unclipped", 2.0)])
 def test_a_planar_action_is_clipped_and_paid_for(cost_of, paid, monkeypatch):
-    def stand_still(cheetah, state, torque, *_):
+    def stand_still(cheetah, state, torque, *_, **options):
         assert [float(force) for force in torque] == [1.0] * 6
         return state
 

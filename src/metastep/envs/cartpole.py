@@ -39,12 +39,8 @@ def euler_step(
     push = (force + mass_length * state.angular_velocity**2 * sin) / total_mass
     angular_acceleration = (GRAVITY * sin - cos * push) / (pole_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass))
     acceleration = push - mass_length * angular_acceleration * cos / total_mass
-    return CartPoleState(
-        state.position + dt * state.velocity,
-        state.velocity + dt * acceleration,
-        state.angle + dt * state.angular_velocity,
-        state.angular_velocity + dt * angular_acceleration,
-    )
+    rates = state.velocity, acceleration, state.angular_velocity, angular_acceleration
+    return CartPoleState(*(value + dt * rate for value, rate in zip(state, rates, strict=True)))
 
 
 def has_fallen(state: CartPoleState, max_angle: float = MAX_ANGLE, max_position: float = MAX_POSITION) -> Array:

@@ -58,8 +58,7 @@ class ContextSpace:
     def sample(self, key: Array, num: int) -> Array:
         """Draw `num` tasks uniformly: (num, coordinates), float32."""
         low, high = jnp.asarray(self.low, jnp.float32), jnp.asarray(self.high, jnp.float32)
-        unit = jax.random.uniform(key, (num, self.num_coordinates), jnp.float32)
-        return low + (high - low) * unit
+        return low + (high - low) * jax.random.uniform(key, (num, self.num_coordinates), jnp.float32)
 
     def fixed(self, values: Sequence[float]) -> "ContextSpace":
         """The same coordinates, every task equal to `values` (the fixed-context experiments)."""

@@ -30,6 +30,7 @@ Scalar = Any  # a traced scalar, or a constant
 Scalars = tuple[Array, ...]
 Matrix = dict[tuple[int, int], Scalar]
 
+_LANES = 128  # environments of a block of a GPU's kernel
 NUM_SLIDES = 2  # forward and up; the torso's hinge and six more follow, one for each body
 
 
@@ -385,15 +386,52 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
     return CheetahState(moved, after, acceleration)
 
 
-def advance(cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, iterations: int) -> CheetahState:
-    """So many physics steps with one action."""
+def _in_a_loop(cheetah: Cheetah, row: CheetahState, torque: Scalars, steps: int, iterations: int) -> CheetahState:
+    return lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, torque, iterations), row)
+
+
+def in_one_kernel(
+    cheetah: Cheetah, row: CheetahState, torque: Scalars, steps: int, iterations: int, *, interpret: bool = False
+) -> CheetahState:
+    """The same as a kernel in which every thread has one environment: a GPU keeps all between two actions in registers."""
+    from jax.experimental import pallas  # only where it is needed: its backends change with versions of JAX
+    from jax.experimental.pallas import triton
+
+    before, form = jax.tree.flatten((row, torque))
+    size, num = len(before[0]), len(jax.tree.leaves(row))
+    whole = -(-size // _LANES) * _LANES
+
+    def kernel(*refs: Any) -> None:
+        state, torque = jax.tree.unflatten(form, [ref[...] for ref in refs[: len(before)]])
+        state = _in_a_loop(cheetah, state, torque, steps, iterations)
+        for ref, value in zip(refs[len(before) :], jax.tree.leaves(state), strict=True):
+            ref[...] = value
+
+    lanes = pallas.BlockSpec((_LANES,), lambda index: (index,))
+    call = pallas.pallas_call(
+        kernel,
+        [jax.ShapeDtypeStruct((whole,), jnp.float32)] * num,
+        grid=(whole // _LANES,),
+        in_specs=[lanes] * len(before),
+        out_specs=[lanes] * num,
+        interpret=interpret,
+        compiler_params=None if interpret else triton.CompilerParams(num_warps=_LANES // 32, num_stages=1),
+    )
+    found = call(*(jnp.pad(each, (0, whole - size)) for each in before))
+    return jax.tree.unflatten(jax.tree.structure(row), [each[:size] for each in found])
+
+
+def advance(
+    cheetah: Cheetah, state: CheetahState, action: Scalars, steps: int, iterations: int, *, kernel: bool = True
+) -> CheetahState:
+    """So many physics steps with one action; on a GPU in one kernel, unless that is unwanted."""
 
     # A batch is computed as one long row: CPUs make vectors along the last axis, and a rollout may have few learners there.
     @custom_vmap
     def run(state: CheetahState, action: Scalars) -> CheetahState:
         shape = state.position[0].shape
-        row, torque = jax.tree.map(jnp.ravel, (state, action))
-        after = lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, torque, iterations), row)
+        move: Any = in_one_kernel if kernel and jax.default_backend() == "gpu" else _in_a_loop
+        after = move(cheetah, *jax.tree.map(jnp.ravel, (state, action)), steps, iterations)
         return jax.tree.map(lambda part: part.reshape(shape), after)
 
     @run.def_vmap
