@@ -46,6 +46,7 @@ REGISTRY: dict[str, Entry] = {
     "direction": Entry("direction:direction", EVERY, usual=FOUR, is_in_all=False),  # against every tuned baseline
     "ablations": Entry("direction:ablations", FOUR, usual=FOUR, is_in_all=False),
     "strong": Entry("strong:strong", EVERY, usual=FOUR, is_in_all=False),  # against the strongest baselines
+    "longer": Entry("strong:longer", ("halfcheetah",), usual=("halfcheetah",), is_in_all=False),  # over 500 updates
 }
 IDS = tuple(REGISTRY)
 

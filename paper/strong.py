@@ -6,16 +6,17 @@ from dataclasses import replace
 from metastep import Comparison, MethodSpec
 from metastep.evaluation import join
 from metastep.experiments.config import learners_collected, updates_collected
-from metastep.report.figures import whiskers
+from metastep.report.figures import line_of, whiskers
 from metastep.rules.spaces import Range
 from paper.ablations import without_context
 from paper.claims import beats_every, paired, small
-from paper.columns import Column, Figure, handful
+from paper.columns import Column, Figure, above_differences, handful, shown
 from paper.direction import BASELINES, MODEL
 from paper.outcome import at_most
 from paper.workbench import PresetRun
 
 DAMPINGS = {"rule.damping": (0.001, 0.01, 0.1, 0.9)}
+_TUNED = ("fixed", "kl-adaptive", "metagrad")  # the best baselines of HalfCheetah
 _DAMPED = ("fixed", "decay", "hoof", "kl-adaptive", "metagrad")
 
 
@@ -85,4 +86,28 @@ strong = Figure(
     "The model that chooses direction and step minus every baseline, in AUC, with 95 % intervals over test tasks. Last the same "
     "model refitted without the context.",
     _against_strong_baselines,
+)
+
+
+def _over_more_updates(run: PresetRun) -> Column:
+    num_updates, tuned = updates_collected(run.config), run.tested(MODEL, "metafqi", *_TUNED)
+
+    def make() -> Comparison:
+        values = (run.with_values(name, tuned.methods[tuned.index(name)].values, name) for name in _TUNED)
+        methods = [*(run.prepared(run.methods[name]) for name in (MODEL, "metafqi")), *values]
+        return run.test(methods, num_updates=num_updates)
+
+    comparison = run.kept("more-updates", make, ["model", f"models/{MODEL}/model"])
+    claim = f"Choosing direction and step learns faster over {num_updates} updates, for which only metaFQI was trained"
+    judged = beats_every(run, comparison, MODEL, comparison.names[1:], claim)
+    drawn, quantity, note = shown(run, comparison)
+    lines = [line_of(drawn, name, is_main=name == MODEL, has_band=name == MODEL) for name in drawn.names]
+    return above_differences(run, comparison, judged, lines, quantity, note)
+
+
+longer = Figure(
+    "longer",
+    "The model that chooses direction and step, metaFQI and baselines for as many updates as metaFQI was trained on: return and "
+    "paired differences in AUC with 95 % intervals over test tasks. Baselines are tuned for the updates of the comparison.",
+    _over_more_updates,
 )
