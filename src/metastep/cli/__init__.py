@@ -153,8 +153,7 @@ def search(terminal: Any, opened: Any) -> None:
     from metastep.experiments.searching import steps_of_levels
 
     for name in opened.require_searched():
-        model = opened.learn(name, tracker=terminal)
-        _show_validation(name, model)
+        _show_validation(name, opened.learn(name, tracker=terminal))
         _, steps = steps_of_levels(own := opened.of_model(name))
         print(f"{own.model_file}: {steps:.3g} environment steps of all levels")
 
@@ -261,8 +260,7 @@ def envs() -> None:
         env, own = environments.make(name), [preset for preset, used in presets.items() if used == name]
         choices, space = environments.choices_of(env), env.context_space
         actions = env.num_actions if choices is None else f"one of {choices}"
-        listed = ", ".join(own) or "none"
-        print(f"{name}: observations: {env.num_observations}; actions: {actions}; presets: {listed}")
+        print(f"{name}: observations: {env.num_observations}; actions: {actions}; presets: {', '.join(own) or 'none'}")
         for coordinate, low, high, unit in zip(space.names, space.low, space.high, space.units, strict=True):
             print(f"  {coordinate} from {low:g} to {high:g} {unit}".rstrip())
     print("Run a preset with: metastep run PRESET --scale quick")

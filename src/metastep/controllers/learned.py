@@ -24,19 +24,13 @@ from metastep.mdp.runs import BlockRun, Plan, run_plans
 
 @dataclass(frozen=True, eq=False)
 class MetaFQIController(Controller):
-    """h = argmax_h Q_N(x, h), or direction and step with a menu of directions.
+    """h = argmax_h Q_N(x, h), or direction and step with a menu; a model that was fitted for another setting is an error."""
 
-    A model that was fitted for another environment, policy, rule, observation or other setting is an error.
-
-    Args:
-        model: a fitted model, or a `MetaFQI`, which has no record of what it was fitted for; None takes the experiment's.
-        iteration: N; None takes the one the model selected, or its last.
-        contexts: the task list that it was trained on, if any.
-    """
-
-    model: Model | MetaFQI | None = None
-    iteration: int | None = None
-    contexts: NDArray[np.float32] | None = None
+    model: Model | MetaFQI | None = (
+        None  # a `MetaFQI` has no record of what it was fitted for; None is the experiment's
+    )
+    iteration: int | None = None  # N; None takes the one the model selected, or its last
+    contexts: NDArray[np.float32] | None = None  # the task list that it was trained on, if any
 
     name: ClassVar[str] = "metafqi"
     is_memoryless: ClassVar[bool] = True
@@ -104,17 +98,11 @@ class Exploring(Controller):
 
 @dataclass(frozen=True, eq=False)
 class SingleAction(Controller):
-    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over a task (paper, appendix).
+    """h(omega) = argmax_h of a regression of the final return on (omega, h), constant over a task (paper, appendix)."""
 
-    Args:
-        regression: Q function of the context's coordinates and the step size; None learns it first.
-        contexts: the task list that it was learned on, if any.
-        training_steps: environment steps of its training.
-    """
-
-    regression: QFunction | None = None
-    contexts: NDArray[np.float32] | None = None
-    training_steps: float = 0.0
+    regression: QFunction | None = None  # of the context's coordinates and the step size; None learns it first
+    contexts: NDArray[np.float32] | None = None  # the task list that it was learned on, if any
+    training_steps: float = 0.0  # environment steps of its training
 
     name: ClassVar[str] = "single-action"
 
@@ -130,8 +118,7 @@ class SingleAction(Controller):
         usable = np.isfinite(targets)
         if usable.sum() < 2:
             raise InputError(f"single-action: only {usable.sum()} of {len(targets)} runs ended with a finite return.")
-        regressor: Any = run.regressor()
-        head = regressor.fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
+        head = run.regressor().fit(inputs[usable], targets[usable].astype(np.float64), seed=run.seed, threads=None)
         stepsizes = {"": Stepsizes(**vars(run.mdp.space.branches[""]), num=run.num_stepsizes)}
         return replace(self, regression=QFunction((head,), stepsizes), contexts=run.task_list, training_steps=steps)
 

@@ -61,13 +61,9 @@ class NumericController(Controller):
 
 @dataclass(frozen=True, eq=False)
 class Fixed(NumericController):
-    """h_t = h; with Adam or RMSprop as the rule it is their learning rate.
+    """h_t = h; with Adam or RMSprop as the rule it is their learning rate."""
 
-    Args:
-        stepsize: h, for all learners or one for each; it may lie outside the space H.
-    """
-
-    stepsize: PerLearner
+    stepsize: PerLearner  # h, which may lie outside the space H
 
     name: ClassVar[str] = "fixed"
 
@@ -84,13 +80,9 @@ class RandomConstant(NumericController):
 
 @dataclass(frozen=True, eq=False)
 class Decay(NumericController):
-    """h_t = alpha / t, t = 1, 2, ...
+    """h_t = alpha / t, t = 1, 2, ..."""
 
-    Args:
-        alpha: the first step size; it may lie outside the space H, as the paper's choice for Minigolf does.
-    """
-
-    alpha: PerLearner
+    alpha: PerLearner  # the first step size; it may lie outside the space H, as the paper's choice for Minigolf does
 
     name: ClassVar[str] = "decay"
     first: ClassVar[str] = "alpha"
@@ -101,15 +93,10 @@ class Decay(NumericController):
 
 @dataclass(frozen=True, eq=False)
 class GeometricDecay(NumericController):
-    """h_t = alpha h_{t-1}.
+    """h_t = alpha h_{t-1}."""
 
-    Args:
-        stepsize: h of the first update.
-        alpha: the factor; above 1 the step sizes grow.
-    """
-
-    stepsize: PerLearner
-    alpha: PerLearner
+    stepsize: PerLearner  # h of the first update
+    alpha: PerLearner  # the factor; above 1 the step sizes grow
 
     name: ClassVar[str] = "geometric-decay"
     least: ClassVar[dict[str, float]] = {"alpha": 0.0}
@@ -120,15 +107,10 @@ class GeometricDecay(NumericController):
 
 @dataclass(frozen=True, eq=False)
 class LinearAnnealing(NumericController):
-    """h_t = h (1 - t / T), t = 0, ..., T - 1.
+    """h_t = h (1 - t / T), t = 0, ..., T - 1."""
 
-    Args:
-        stepsize: h of the first update.
-        num_updates: T; in an experiment that of the comparison.
-    """
-
-    stepsize: PerLearner
-    num_updates: int
+    stepsize: PerLearner  # h of the first update
+    num_updates: int  # T; in an experiment that of the comparison
 
     name: ClassVar[str] = "linear-annealing"
     least: ClassVar[dict[str, float]] = {"num_updates": 1.0}
@@ -144,11 +126,7 @@ class LinearAnnealing(NumericController):
 
 @dataclass(frozen=True, eq=False)
 class CosineAnnealing(LinearAnnealing):
-    """h_t = h (1 + cos(pi t / T)) / 2, t = 0, ..., T - 1.
-
-    Args:
-        stepsize, num_updates: as of `LinearAnnealing`.
-    """
+    """h_t = h (1 + cos(pi t / T)) / 2, t = 0, ..., T - 1."""
 
     name: ClassVar[str] = "cosine-annealing"
 
@@ -161,18 +139,12 @@ class KLAdaptive(NumericController):
     """h / 1.5 after an update whose KL divergence was above twice the target, 1.5 h after one below half of it.
 
     The usual rule of PPO implementations; the divergence is the mean KL between the policies before and after an update.
-
-    Args:
-        stepsize: h of the first update; like all others it may lie outside the space H.
-        target: the divergence aimed at.
-        lowest, highest: smallest and largest h, of the first update too; rsl_rl has 1e-5 and 1e-2 for learning rates, rl_games
-            1e-6 and 1e-2.
     """
 
-    stepsize: PerLearner
-    target: PerLearner
-    lowest: PerLearner = 0.0
-    highest: PerLearner = 1e9
+    stepsize: PerLearner  # h of the first update; like all others it may lie outside the space H
+    target: PerLearner  # the divergence aimed at
+    lowest: PerLearner = 0.0  # smallest h, also of the first update; for learning rates rsl_rl has 1e-5, rl_games 1e-6
+    highest: PerLearner = 1e9  # largest h; both have 1e-2
 
     name: ClassVar[str] = "kl-adaptive"
     least: ClassVar[dict[str, float]] = dict.fromkeys(("stepsize", "target", "lowest", "highest"), 0.0)
@@ -219,14 +191,10 @@ class Metagrad(NumericController):
 
     h' = clip(h + beta cos(g', g), H), g the direction of the rule: the trace mu is 0, as in the paper. dj(theta + h g/||g||)/dh
     is the component of the next gradient along g; the paper prints a minus sign, the convention of descent.
-
-    Args:
-        stepsize: h of the first update, clipped to H like all others.
-        beta: the meta step size.
     """
 
-    stepsize: PerLearner
-    beta: PerLearner
+    stepsize: PerLearner  # h of the first update, clipped to H like all others
+    beta: PerLearner  # the meta step size
 
     name: ClassVar[str] = "metagrad"
 
@@ -260,18 +228,12 @@ class Bandit(NumericController):
     After ULTHO (Yuan and others 2025, arXiv 2503.06101). UCB takes the largest q + c sqrt(log(1 + sum n) / n), q the mean
     improvement of the return in standard errors and n how often a choice was made; new choices come first. Both forget by a
     factor of 1 - 1/W at every update, since what helps changes.
-
-    Args:
-        stepsize: the usual step size; the usual values of other hyperparameters are the rule's.
-        exploration: c.
-        window: W, in updates.
-        spread: distance of the values below and above the usual one, as a share of the range, along its scale.
     """
 
-    stepsize: PerLearner
-    exploration: PerLearner = 1.0
-    window: PerLearner = 10.0
-    spread: PerLearner = 0.15
+    stepsize: PerLearner  # the usual step size; the usual values of other hyperparameters are the rule's
+    exploration: PerLearner = 1.0  # c
+    window: PerLearner = 10.0  # W, in updates
+    spread: PerLearner = 0.15  # distance of the values beside the usual one, as a share of the range, along its scale
 
     name: ClassVar[str] = "bandit"
     least: ClassVar[dict[str, float]] = {"stepsize": 0.0, "exploration": 0.0, "window": 1.0, "spread": 0.0}

@@ -40,9 +40,7 @@ class _Tilt(NamedTuple):
     num_steps: Array  # (learners,)
 
 
-def _tilt(
-    rollout: Rollout, learners: Learners, shift: Callable[[Arrays], Arrays], episodes: Trajectories | None
-) -> _Tilt:
+def _tilt(rollout: Rollout, learners: Learners, shift: Callable[[Arrays], Arrays], batch: Trajectories | None) -> _Tilt:
     """Sum over the current batch: stored, or simulated again with the same key."""
     sigma = rollout.policy.sigma
 
@@ -61,8 +59,8 @@ def _tilt(
 
     lanes = jnp.zeros((rollout.num_episodes, learners.theta.shape[0]), jnp.float32)
     start = _Tilt(jnp.float32(1.0), lanes, lanes, lanes, lanes[0])
-    if episodes is not None:
-        return fold_over(episodes, start, on_step)
+    if batch is not None:
+        return fold_over(batch, start, on_step)
     return simulate(rollout, learners.theta, learners.context, learners.simulation_key, start, on_step)[0]
 
 
@@ -135,15 +133,10 @@ def _best_draw(
 
 @dataclass(frozen=True, eq=False)
 class HOOF(NumericController):
-    """The best of many random step sizes by importance sampling (paper, appendix; after Paul, Kurin and Whiteson 2019).
+    """The best of many random step sizes by importance sampling (paper, appendix; after Paul, Kurin and Whiteson 2019)."""
 
-    Args:
-        max_divergence: the largest mean KL(old, new) of a feasible candidate (epsilon in the paper).
-        num_candidates: Z, drawn uniformly from H for every learner and update.
-    """
-
-    max_divergence: PerLearner
-    num_candidates: int = 100
+    max_divergence: PerLearner  # the largest mean KL(old, new) of a feasible candidate (epsilon in the paper)
+    num_candidates: int = 100  # Z, drawn uniformly from H for every learner and update
 
     name: ClassVar[str] = "hoof"
     keeps_episodes: ClassVar[bool] = True
@@ -193,13 +186,11 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 
 @dataclass(frozen=True, eq=False)
 class GreedyOracle(Controller):
-    """The step with the best return on fresh episodes, at each update; it costs another batch for each candidate.
+    """The step with the best return on fresh episodes, at each update; it costs another batch for each candidate."""
 
-    Args:
-        num_stepsizes: evenly spaced candidates along every direction; 0 takes as many as the experiment's model chooses from.
-    """
-
-    num_stepsizes: int = 101
+    num_stepsizes: int = (
+        101  # evenly spaced along every direction; 0 takes as many as the experiment's model chooses from
+    )
 
     name: ClassVar[str] = "greedy-oracle"
     is_yardstick: ClassVar[bool] = True

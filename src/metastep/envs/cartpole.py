@@ -64,15 +64,12 @@ class Cart(FullyObserved):
 
 @dataclass(frozen=True)
 class CartPole(Cart):
-    """Keep the pole within 12 degrees and the cart within 2.4 m; every step pays 1.
-
-    Args:
-        force: "bang-bang" pushes right with 10 N when the action exceeds 0.5 and left otherwise; "continuous" applies
-            10 N times the action clipped to [-1, 1]; "newtons" takes the action itself as a force, clipped to ±10 N. The paper
-            has a Gaussian policy and an action between 0 and 1 that pushes left or right, and leaves open how they fit.
-    """
+    """Keep the pole within 12 degrees and the cart within 2.4 m; every step pays 1."""
 
     context_space: ContextSpace = ContextSpace(("pole_mass", "pole_length"), (0.1, 0.5), (2.0, 1.5), ("kg", "m"))
+    # "bang-bang" pushes right with 10 N when the action exceeds 0.5 and left otherwise; "continuous" applies 10 N times the
+    # action clipped to [-1, 1]; "newtons" takes the action itself as a force, clipped to ±10 N. The paper has a Gaussian policy
+    # and an action between 0 and 1 that pushes left or right, and leaves open how they fit.
     force: Literal["bang-bang", "continuous", "newtons"] = "bang-bang"
     force_newton: float = 10.0
     dt: float = 0.02
@@ -98,20 +95,18 @@ class SwingUp(Cart):
     """Start hanging, swing the pole up: every step pays cos(angle); leaving the track of ±3 m costs 100 and ends.
 
     The observed angle is not wrapped.
-
-    Args:
-        start: "hanging" starts at rest, `start_range` around the lowest point; "wide" within 1 m, 2 m/s, 1 rad of it and
-            3 rad/s, as in rllab. The paper refers to rllab's environment and does not describe the start.
-        action_scale: newtons for each unit of the action, before the clip to `max_force`; 10 makes the actions in [-1, 1] all
-            forces there are, as rllab's normalised environments have it. The paper does not say.
     """
 
     context_space: ContextSpace = ContextSpace(("pole_mass",), (0.1,), (2.0,), ("kg",))
     pole_length: float = 0.5
     max_force: float = 10.0
+    # Newtons for each unit of the action, before the clip to `max_force`; 10 makes the actions in [-1, 1] all forces there are,
+    # as rllab's normalised environments have it. The paper does not say.
     action_scale: float = 1.0
     dt: float = 0.05
     max_position: float = 3.0
+    # "hanging" starts at rest, `start_range` around the lowest point; "wide" within 1 m, 2 m/s, 1 rad of it and 3 rad/s, as in
+    # rllab. The paper refers to rllab's environment and does not describe the start.
     start: Literal["hanging", "wide"] = "hanging"
     start_range: float = 0.05
 

@@ -121,20 +121,16 @@ def read_model() -> Cheetah:
 
 @dataclass(frozen=True)
 class _HalfCheetah:
-    """What both engines have in common.
-
-    Args:
-        frame_skip: physics steps an action.
-        control_cost: the weight of sum a^2.
-        cost_of: a^2 is of the "clipped" action, which motors obey, or the policy's, "unclipped". The paper does not say.
-        reset_scale: bound of the uniform noise on the initial positions and standard deviation of that on the velocities.
-    """
+    """What both engines have in common."""
 
     context_space: ContextSpace = ContextSpace(("goal_velocity",), (0.0,), (2.0,), ("m/s",))
-    frame_skip: Count = 5
-    control_cost: float = 0.05
+    frame_skip: Count = 5  # physics steps an action
+    control_cost: float = 0.05  # the weight of sum a^2
+    # Whether a^2 is of the clipped action, which motors obey, or of the policy's. The paper does not say.
     cost_of: Literal["clipped", "unclipped"] = "clipped"
-    reset_scale: float = 0.1
+    reset_scale: float = (
+        0.1  # bound of the uniform noise on first positions, and standard deviation of that on velocities
+    )
 
     name, packages = "halfcheetah", ("mujoco", "gymnasium")  # the engine and the model file
     num_observations, num_actions, reset_noise, step_noise = 2 * NUM_JOINTS - 1, NUM_MOTORS, 2 * NUM_JOINTS, 0
@@ -145,12 +141,9 @@ class _HalfCheetah:
 
 @dataclass(frozen=True)
 class HalfCheetahVel(_HalfCheetah):
-    """Run at the goal velocity; float64 physics in C, all lanes on a pool of threads.
+    """Run at the goal velocity; float64 physics in C, all lanes on a pool of threads."""
 
-    Args:
-        num_threads: threads that share the lanes; 0 takes every processor. No result depends on it.
-    """
-
+    # Threads that share the lanes; 0 takes every processor. No result depends on it.
     num_threads: Annotated[int, Ge(0)] = field(default=0, compare=False)
 
     def start_episodes(self, context: NDArray[np.float32], noise: NDArray[np.float32], seeds: Seeds) -> Restartable:
@@ -214,15 +207,12 @@ class _CheetahEpisodes:
 
 @dataclass(frozen=True)
 class HalfCheetahVelPlanar(_HalfCheetah):
-    """Run at the goal velocity; float32 physics in JAX, written for this model (`metastep.envs.planar`).
+    """Run at the goal velocity; float32 physics in JAX, written for this model (`metastep.envs.planar`)."""
 
-    Args:
-        iterations: of the constraint solver in every physics step. Of a million steps with random torques four leave 101 in
-            which one more would move the accelerations by a thousandth, five 5, six 1, and eight none in a third more time.
-        kernel: whether a GPU computes the physics of an action in one kernel; without it, XLA makes many slower programs.
-    """
-
+    # Of the constraint solver in every physics step: of a million steps with random torques four leave 101 in which one more
+    # would move the accelerations by a thousandth, five 5, six 1, and eight none in a third more time.
     iterations: Count = field(default=6, metadata={"of": "engine"})  # another number is the same environment
+    # Whether a GPU computes the physics of an action in one kernel; without it, XLA makes many slower programs.
     kernel: bool = field(default=True, metadata={"of": "engine"})
 
     def reset(self, context: Context, noise: Scalars) -> CheetahState:

@@ -130,8 +130,7 @@ class GymnasiumEnv:
     def __post_init__(self) -> None:
         if not callable(self.make):
             raise InputError(f"env.make: {self.make!r} must be a function of a context.")
-        centre = np.mean([self.context_space.low, self.context_space.high], axis=0)
-        probe = self.build(centre.astype(np.float32))
+        probe = self.build(np.mean([self.context_space.low, self.context_space.high], axis=0).astype(np.float32))
         for declared, value in _sizes(probe).items():
             object.__setattr__(self, declared, value)
         probe.close()

@@ -28,17 +28,13 @@ _GOALS = ContextSpace(("goal_x", "goal_y"), (-0.5, -0.5), (0.5, 0.5))
 
 @dataclass(frozen=True)
 class Nav2D(FullyObserved):
-    """Start at the origin, move at most 0.1 along each axis, pay the distance to a goal, which is not seen, after every move.
-
-    Args:
-        goal_range: the goals' coordinates are uniform on plus and minus this. The paper's prose has 1, its list 0.5.
-        goal_radius: an episode ends this near to the goal; the paper does not say how near.
-    """
+    """Start at the origin, move at most 0.1 along each axis, pay the distance to a goal, which is not seen, after every move."""
 
     context_space: ContextSpace = _GOALS
-    goal_range: Positive = field(default=0.5, metadata={"of": "tasks"})  # another range is the same environment
+    # Goals are uniform on plus and minus this; the paper's prose has 1, its list 0.5. Another range is the same environment.
+    goal_range: Positive = field(default=0.5, metadata={"of": "tasks"})
     max_move: float = 0.1
-    goal_radius: float = 0.01
+    goal_radius: float = 0.01  # an episode ends this near to the goal; the paper does not say how near
 
     name = "nav2d"
     num_observations, num_actions, reset_noise, step_noise = 2, 2, 0, 0
@@ -71,10 +67,6 @@ class Minigolf(FullyObserved):
 
     The ball decelerates by `d = 5/7 rho g`; it falls in when its speed at the start lies between `v_min = sqrt(2 d x)` (it
     just reaches the hole) and `v_max = sqrt((2D - r)^2 g / (2r) + v_min^2)` (it just does not jump over it).
-
-    Args:
-        noise_scale: standard deviation of the noise on a stroke, as a share of its speed; it is cut off where the ball would
-            roll backwards. The paper has N(0, 0.25) and does not say whether 0.25 is the variance, as here, or the deviation.
     """
 
     context_space: ContextSpace = ContextSpace(("putter_length", "friction"), (0.7, 0.065), (1.0, 0.196), ("m", ""))
@@ -84,6 +76,8 @@ class Minigolf(FullyObserved):
     gravity: float = 9.81
     min_action: float = 1e-5
     max_action: float = 10.0
+    # Standard deviation of the noise on a stroke, as a share of its speed; it is cut off where the ball would roll backwards. The
+    # paper has N(0, 0.25) and does not say whether 0.25 is the variance, as here, or the deviation.
     noise_scale: float = 0.5
 
     name = "minigolf"

@@ -98,8 +98,7 @@ def sign_flip_p_values(differences: Array, *, seed: int, num_flips: int) -> Arra
 def holm(p_values: Array) -> Array:
     """Correct the p-values of one family by Holm's method: p_(i) (m - i + 1), made monotone, at most 1."""
     order, corrected = np.argsort(p_values, kind="stable"), np.empty_like(p_values)
-    stepped = p_values[order] * np.arange(len(p_values), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    corrected[order] = np.minimum(np.maximum.accumulate(p_values[order] * np.arange(len(p_values), 0, -1)), 1.0)
     return corrected
 
 

@@ -42,33 +42,19 @@ Line = Annotated[str, MaxLen(200), AfterValidator(_printable)]
 
 @dataclass(frozen=True, eq=False)
 class MethodSpec:
-    """A method as data: names and options of its parts.
+    """A method as data: names and options of its parts."""
 
-    Args:
-        name: identifier in files and tables.
-        controller: name of the controller in its registry.
-        controller_options: its options, without those that are tuned.
-        rule: name of the update rule in its registry; None is the experiment's rule.
-        rule_options: options of the rule.
-        model: name of a further model of the experiment, whose rule, step sizes and observation the method uses.
-        steps: range and scale of the step sizes; None is the experiment's.
-        grid: values of each tuned option of the controller; options of the rule are named `rule.NAME`.
-        needs_grid: tuned options whose values the experiment must set.
-        label: name in figures and tables; by default `name`.
-        colour: colour in figures; by default the next of the palette.
-    """
-
-    name: str
-    controller: str
-    controller_options: Mapping[str, Any] = field(default_factory=dict)
-    rule: str | None = None
+    name: str  # identifier in files and tables
+    controller: str  # its name in the registry
+    controller_options: Mapping[str, Any] = field(default_factory=dict)  # without those that are tuned
+    rule: str | None = None  # name of the update rule in its registry; None is the experiment's
     rule_options: Mapping[str, Any] = field(default_factory=dict)
-    model: str = ""
-    steps: Range | None = None
-    grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    needs_grid: tuple[str, ...] = ()
-    label: str = ""
-    colour: str = ""
+    model: str = ""  # name of a further model of the experiment, whose rule, step sizes and observation the method uses
+    steps: Range | None = None  # range and scale of the step sizes; None is the experiment's
+    grid: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of tuned options; of the rule: `rule.NAME`
+    needs_grid: tuple[str, ...] = ()  # tuned options whose values the experiment must set
+    label: str = ""  # name in figures and tables; by default `name`
+    colour: str = ""  # in figures; by default the next of the palette
 
     def __post_init__(self) -> None:
         if empty := [option for option, values in self.grid.items() if not len(values)]:
@@ -296,8 +282,7 @@ def tuning_plan(
             task = lane % num_tasks
             start = Tasks(context[task], theta[task], block_key(seed, Stream.TUNING, block))
             variant = spec.on(base, spec.first_values if len(points) > 1 else values)
-            controller = spec.build_controller(values)
-            runs.append(BlockRun(variant, controller, start, num_updates, lanes.num_valid(block)))
+            runs.append(BlockRun(variant, spec.build_controller(values), start, num_updates, lanes.num_valid(block)))
     histories, points = [result.history for result in (yield runs)], np.concatenate(groups)
     scores = np.concatenate([history.mean_return[1:].mean(axis=0, dtype=np.float64) for history in histories])
     scores = scores.reshape(len(points), num_tasks)

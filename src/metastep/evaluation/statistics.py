@@ -1,7 +1,4 @@
-"""Paired statistics of a comparison: differences with intervals, p-values and verdicts, oracle scores, summaries.
-
-The task is the unit of replication; `metastep.evaluation.intervals` describes the intervals and tests.
-"""
+"""Paired statistics of a comparison: differences with intervals and tests (`intervals` has them), oracle scores, summaries."""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations

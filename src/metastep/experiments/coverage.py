@@ -1,8 +1,7 @@
 """Measure the distance of test tasks from the training tasks, and estimate its effect on the return.
 
 If the return of every policy is L-Lipschitz in the context, the best policy of a training task is at most `2 L d` worse than the
-best policy of a task at distance d: L d for each of the two policies. L is estimated from pairs of tasks, for some policies of
-the training data.
+best policy of a task at distance d: L d for each of the two policies. L is estimated from pairs of tasks and some policies.
 """
 
 from dataclasses import replace

@@ -148,8 +148,7 @@ def mean_return(mdp: MetaMDP, tasks: Tasks, episodes: int) -> tuple[float, float
         estimate = larger.begin(tasks).estimate
         return float(estimate.mean_return[0]), float(estimate.return_error[0])
     assert isinstance(mdp, ActorCriticMDP)
-    num_steps = -(-mdp.sampler.horizon // mdp.sampler.hold)
-    sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=num_steps)
+    sampler = dataclasses.replace(mdp.sampler, num_envs=episodes, num_steps=-(-mdp.sampler.horizon // mdp.sampler.hold))
     rewards, ended = compiled_for(mdp.env, _first_episodes)(sampler, *tasks)
     # Only rewards until the first end count: environments restart within the same array.
     totals = (np.asarray(rewards, np.float64) * np.asarray(in_first_episode(ended))).sum(axis=0)

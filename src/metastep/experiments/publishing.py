@@ -120,8 +120,7 @@ def _packed(whole: AnyModel, run: Run, trees: int | None) -> tuple[Any, bytes, f
         file = Path(folder, "model.safetensors")
         fqi.save_model(small, file, packed=True)
         content, small = storage.read_bytes(file), fqi.load_model(file)
-    names = [part.name for part in whole.record.observation]
-    seen = read_dataset(run, verify=False).transitions(names).observation
+    seen = read_dataset(run, verify=False).transitions([part.name for part in whole.record.observation]).observation
     seen = seen[:: max(1, len(seen) // 2000)]  # enough to compare the two models on
     same = float(np.mean(np.all(np.atleast_2d(whole.act(seen).T == small.act(seen).T), axis=0)))
     grown, kept = (each.record.regressor.options.get("trees") for each in (whole, small))

@@ -11,16 +11,12 @@ from pydantic import BaseModel, ValidationError
 
 from metastep import policies, rules
 from metastep._core.errors import shown
-from metastep._core.settings import Registry, plainly, settings_of
+from metastep._core.settings import plainly, settings_of
 from metastep.experiments.schema import Experiment
 from metastep.fqi import regressors
 
 # The registries of the parts whose options stand in sections of the schema, by section.
-_REGISTRIES: dict[str, Registry[Any]] = {
-    "policy.": policies.REGISTRY,
-    "meta.rule.": rules.REGISTRY,
-    "fqi.regressor.": regressors.REGISTRY,
-}
+_REGISTRIES: Any = {"policy.": policies.REGISTRY, "meta.rule.": rules.REGISTRY, "fqi.regressor.": regressors.REGISTRY}
 
 
 def to_toml(config: Experiment, origin: str = "an experiment") -> str:

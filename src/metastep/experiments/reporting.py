@@ -49,8 +49,7 @@ def write_report(run: Run) -> Path:
             else:
                 names, updates = [part.name for part in model.record.observation], own.dataset.layout.num_updates // 2
                 starts, later = (observations(own.dataset, names, update) for update in (0, updates))
-                seen = own.dataset.counts(), starts, later, updates
-                fitted[name] = tables.Fitted(model, validation, *seen, *known)
+                fitted[name] = tables.Fitted(model, validation, own.dataset.counts(), starts, later, updates, *known)
         following = [spec for spec in run.methods.values() if stages.example_controller(spec).needs_model]
         findings = tables.Findings(
             name=config.env.name.rpartition(":")[2],
@@ -67,8 +66,7 @@ def write_report(run: Run) -> Path:
         to_parquet(run.comparison, curves)
         every = (differences(run.comparison, metric=each, **findings.resampling) for each in get_args(Metric))
         differences_to_csv(chain.from_iterable(every), table)
-        files = write_document(compose(findings), run.path)
-        seal_report(run, [*files, curves, table])
+        seal_report(run, [*write_document(compose(findings), run.path), curves, table])
     return run.report_file
 
 

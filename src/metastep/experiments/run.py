@@ -339,8 +339,7 @@ def start_run(
         declared(env)  # the policy is built from it
         policy = policies.build(config.policy.name, config.policy.options, env)
         check_env(env, horizon=min(config.rollout.horizon, 50), sigma=getattr(policy, "sigma", 1.0), thorough=False)
-    listed = None if tasks is None else load_tasks(tasks, env.context_space)
-    new = Run(out, config, listed).require_buildable()
+    new = Run(out, config, None if tasks is None else load_tasks(tasks, env.context_space)).require_buildable()
     if stage == "collect" or data is not None:
         new._require_fitted_q()
     if stage == "search":

@@ -1,7 +1,4 @@
-"""The schema of an experiment's configuration: sections, and fields with a sentence each.
-
-Settings of classes in the library take default, bounds and sentence from the class; only other settings are defined here.
-"""
+"""The schema of a configuration: sections, and fields with a sentence; settings of classes have theirs and bounds from there."""
 
 import math
 import re
@@ -68,11 +65,8 @@ Learner = Literal["fitted-q", "search"]
 Plain = Annotated[Any, AfterValidator(_plain)]
 ModelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 Thousand = Annotated[int, Ge(1), Le(1000)]
-PerParameter = Annotated[
-    tuple[Float, ...],
-    BeforeValidator(lambda value: (value,) if type(value) in (int, float) else value),
-    Field(min_length=1),
-]
+_one = BeforeValidator(lambda value: (value,) if type(value) in (int, float) else value)  # for all parameters
+PerParameter = Annotated[tuple[Float, ...], _one, Field(min_length=1)]
 
 
 class _Section(BaseModel):

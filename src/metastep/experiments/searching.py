@@ -100,11 +100,10 @@ def level_file(run: Run, level: str, folder: str = "levels") -> Path:
 
 def keep_course(run: Run, level: Level, course: Course, start: str = "") -> None:
     """Write the state of a search; `start` is the fingerprint of the model that it started from, if any."""
-    numbers = {name: getattr(course, name) for name in NUMBERS}
-    about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
-    about |= {"start": start} if start else {}
+    numbers = {name: getattr(course, name) for name in NUMBERS} | ({"start": start} if start else {})
     path = level_file(run, level, "search")
     storage.create_folder(path.parent)
+    about = storage.stamp(_KIND) | {"run": run.identity, "level": level} | numbers
     storage.write_tensors(path, course_arrays(course), about)
 
 
@@ -128,7 +127,7 @@ def search_and_select(run: Run, tracker: Tracker) -> None:
     if not all(file.exists() for file in done):
         mdp, search = build_search(run)
         with run.write_lock():
-            courses = _search_levels(run, mdp, search, tracker)
+            courses = _all_levels(run, mdp, search, tracker)
             controllers = {level: Searched(network, course.best) for level, (network, course) in courses.items()}
             methods = [Method(level, mdp.rule, each, space=mdp.space) for level, each in controllers.items()]
             validation = run.validate(methods, tracker=tracker)
@@ -140,9 +139,7 @@ def search_and_select(run: Run, tracker: Tracker) -> None:
             storage.write_atomically(run.model_file, storage.read_bytes(level_file(run, chosen)))
 
 
-def _search_levels(
-    run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker
-) -> dict[Level, tuple[Network, Course]]:
+def _all_levels(run: Run, mdp: ActorCriticMDP, search: Search, tracker: Tracker) -> dict[Level, tuple[Network, Course]]:
     """Search all levels, and write the state after each generation."""
     kept, num_tasks = {level: kept_course(run, level) for level in search.levels}, run.config.selection.num_tasks
 
@@ -194,8 +191,7 @@ def judge_levels(validation: Comparison, objective: Objective) -> tuple[Level, t
     best = max(scores.values(), key=np.mean)
     leads = {level: best - score for level, score in scores.items()}
     chosen = next(level for level, lead in leads.items() if lead.mean() <= _SURE * stats.sem(lead))  # or the best
-    found = (LevelScore(level, float(own.mean()), float(stats.sem(own))) for level, own in scores.items())
-    return chosen, tuple(found)
+    return chosen, tuple(LevelScore(level, float(own.mean()), float(stats.sem(own))) for level, own in scores.items())
 
 
 def steps_of_levels(run: Run) -> tuple[dict[Level, float], float]:

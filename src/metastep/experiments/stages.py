@@ -80,11 +80,7 @@ def iteration_methods(run: Run, model: Model) -> list[Method]:
 
 
 def validate(run: Run, model: Model, *, tracker: Tracker | None = None) -> Comparison:
-    """Run every iteration of a model on the same validation tasks.
-
-    All iterations run the same blocks with the same random numbers: they differ little, so independent simulation noise would
-    decide between them. The points of a tuning grid, by contrast, have independent noise by default.
-    """
+    """Run every iteration of a model on the same validation tasks and random numbers: they differ little beside the noise."""
     return run.validate(iteration_methods(run, model), tracker=tracker)
 
 
@@ -138,8 +134,7 @@ def method_results(run: Run, names: Sequence[str], *, tracker: Tracker | None = 
             # few blocks, but each may simulate more than many others, as an oracle's do.
             plans.sort(key=lambda each: (each[0], -each[1]))
             with timed.stage(f"compare {what}", sum(blocks for _, blocks, _ in plans), "blocks") as stage:
-                together = run.config.compare.blocks_together
-                run_plans([plan for *_, plan in plans], stage.advance, together=together)
+                run_plans([plan for *_, plan in plans], stage.advance, together=run.config.compare.blocks_together)
     return [provenance.read_result(run, name) for name in names]
 
 

@@ -1,7 +1,4 @@
-"""Features of meta-observations, and their registry.
-
-Data collection, control, the Gymnasium environment and steppers in other frameworks call the same functions.
-"""
+"""Features of meta-observations and their registry; collection, control, Gymnasium and steppers call the same functions."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,6 @@
 """Diagnostics that training loops report, the interface of features, and how features are computed from diagnostics.
 
-Simulated learners and external training loops share this code. Arrays are NumPy's or JAX's; `xp` is the module, `numpy` or
-`jax.numpy`.
+Simulated learners and external training loops share this code. Arrays are those of `xp`, which is `numpy` or `jax.numpy`.
 """
 
 from abc import ABC
@@ -200,10 +199,7 @@ DIAGNOSTICS = {
 }
 """Diagnostics that a loop may report, by name; a model needs some of them. A feature of your own may add its diagnostics."""
 
-_OF_THE_LAST_UPDATE = (
-    *("approx_kl", "clip_fraction", "last_clip_fraction", "gradient_norm", "actor_gradient_norm", "gradient_steps"),
-    *("step_norm", "step_cosine", "rate"),
-)
+_OF_THE_LAST_UPDATE = (*PER_MINIBATCH, "last_clip_fraction", "gradient_steps", "step_norm", "step_cosine", "rate")
 _OWN = ("rate", "budget", "own_steps", "discrete")  # known to a stepper without a report
 _ROUNDING = 1e-3
 # The smallest and the largest number that a diagnostic can be, and both in words.

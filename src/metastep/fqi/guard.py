@@ -148,8 +148,7 @@ class Limits(NamedTuple):
         stays = begun & (holds | ~found.sound)  # what replaces a fault is no measure of later ones
         kept = {name: xp.where(stays, known[name], number(after, name)) for name in self.held}
         bits = sum(xp.where(act, np.float32(2 << bit), np.float32(0.0)) for bit, act in enumerate(acts))
-        acted = xp.where(fallen, np.float32(1.0), bits)
-        return after, guard._replace(ceiling=ceiling, acted=acted, wary=wary, **kept)
+        return after, guard._replace(ceiling=ceiling, acted=xp.where(fallen, np.float32(1.0), bits), wary=wary, **kept)
 
 
 def limits_of(record: Any) -> Limits:

@@ -84,8 +84,7 @@ class QFunction:
     def by_branch(self) -> list[tuple[tuple[Any, ...], Stepsizes]]:
         """The heads and the step sizes of each branch."""
         each = len(self.heads) // len(self.stepsizes)
-        steps = enumerate(self.stepsizes.values())
-        return [(self.heads[index * each : (index + 1) * each], own) for index, own in steps]
+        return [(self.heads[i * each : (i + 1) * each], own) for i, own in enumerate(self.stepsizes.values())]
 
     @cached_property
     def _grid_plans(self) -> list[Plan]:
@@ -163,8 +162,7 @@ class MetaFQI(BaseEstimator):
 
     Args:
         iterations: number of iterations N.
-        regressor: of the Q function, as a registered name, a `Regressor` with its options, or any scikit-learn regressor
-            (whose models cannot be saved).
+        regressor: of the Q function: a registered name, a `Regressor`, or any of scikit-learn, whose models cannot be saved.
         meta_discount: discount of future improvements, gamma.
         double: whether two regressors learn every Q function, combined as `lam*min + (1-lam)*max` (clipped double Q).
         lam: weight of the smaller of the two values.
@@ -221,11 +219,9 @@ class MetaFQI(BaseEstimator):
         if observation.ndim != 2 or 0 in observation.shape:
             raise InputError(f"observation has shape {observation.shape}, allowed is (tuples, features), not empty.")
         tuples, is_menu = len(observation), self.menu is not None
-        for name, array, shape in (
-            ("next_observation", next_observation, observation.shape),
-            ("stepsize", chosen, (tuples, 2) if is_menu else (tuples,)),
-            ("reward", reward, (tuples,)),
-        ):
+        given: dict[str, Any] = {"next_observation": next_observation, "stepsize": chosen, "reward": reward}
+        shapes = observation.shape, (tuples, 2) if is_menu else (tuples,), (tuples,)
+        for (name, array), shape in zip(given.items(), shapes, strict=True):
             if array.shape != shape:
                 raise InputError(f"{name} has shape {array.shape}, allowed is {shape}.")
         finite = np.isfinite(reward)

@@ -6,8 +6,7 @@ interval and follows both branches with the same rows, a leaf adds its differenc
 interval. One prefix sum over the cells then gives every state's value at every step size.
 
 Leaf values are summed as 64-bit integers, scaled by a power of two so that nothing overflows. Integer sums do not depend on their
-order: ties are real ties, and bits do not depend on threads or blocks. The rounding, `max|leaf| * trees * 2^-62` per leaf, is
-below that of a float64 sum.
+order: ties are real, bits do not depend on threads or blocks. Rounding, `max|leaf| * trees * 2^-62` a leaf, is below float64's.
 """
 
 import math
@@ -69,16 +68,9 @@ def prepare(forests: Sequence[Forest], stepsizes: ArrayLike, lam: float = 1.0) -
         shift = 61 - math.frexp(largest)[1] - math.frexp(forest.num_trees)[1] if largest >= 2.0**-900 else 0
         fixed.append(np.rint(np.ldexp(forest.value, shift)))
         unit.append(np.ldexp(1.0, -shift) / forest.num_trees)
-    cut = np.searchsorted(points, trees.threshold, side="right")
-    return Plan(
-        points,
-        trees,
-        fixed=np.concatenate(fixed).astype(np.int64),
-        cut=np.where(trees.feature == trees.num_features - 1, cut, -1).astype(np.int32),
-        trees_until=np.cumsum([forest.num_trees for forest in forests]),
-        unit=np.array(unit),
-        lam=float(lam),
-    )
+    left, is_cut = np.searchsorted(points, trees.threshold, side="right"), trees.feature == trees.num_features - 1
+    cut, until = np.where(is_cut, left, -1).astype(np.int32), np.cumsum([forest.num_trees for forest in forests])
+    return Plan(points, trees, np.concatenate(fixed).astype(np.int64), cut, until, np.array(unit), float(lam))
 
 
 def maximise(plan: Plan, states: ArrayLike, *, threads: int | None = None, with_values: bool = False) -> Maximum:

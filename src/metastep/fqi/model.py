@@ -1,8 +1,7 @@
 """Fitted models, which have a Q-function for every iteration and a record, and their files.
 
 A model file has the arrays of all heads as tensors `iteration/head/array`, and the record as metadata. Heads of an iteration are
-counted from 0, in the order of branches if there is a menu. Files are not trusted: checksum, record and the arrays of every
-regressor are checked.
+counted from 0, in the order of branches if there is a menu. Files are not trusted: checksum, record and arrays are checked.
 """
 
 import hashlib
@@ -200,8 +199,7 @@ class Model(AnyModel):
 
     def only_selected(self, iteration: int | None = None) -> "Model":
         """Return the same model with only the selected iteration, or another one."""
-        record = replace(self.record, selected_iteration=1, validation=())
-        return Model(record, (self._function(iteration),))
+        return Model(replace(self.record, selected_iteration=1, validation=()), (self._function(iteration),))
 
     def with_trees(self, number: int) -> "Model":
         """Return the same model with the first `number` trees of each forest; with `state_first`, of each half."""

@@ -85,8 +85,7 @@ class SklearnRegressor(NamedTuple):
         from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
         names = [name for name in sorted(self.given.get_params()) if name.rpartition("__")[2] == "random_state"]
-        derived = np.random.SeedSequence(seed).generate_state(len(names) + 1)[1:]
-        pairs = zip(names, derived, strict=True)
+        pairs = zip(names, np.random.SeedSequence(seed).generate_state(len(names) + 1)[1:], strict=True)
         states = {name: seed if name == "random_state" else int(state) for name, state in pairs}
         # Trees read one feature of many rows at a time: Fortran order halves scikit-learn's time on wide data.
         regressor = clone(self.given).set_params(**states).fit(np.asfortranarray(inputs), targets)

@@ -15,9 +15,17 @@ from metastep._core.errors import InputError, shown
 from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
-from metastep.features import ANY
 from metastep.features import diagnostics as reports
-from metastep.features.diagnostics import DIAGNOSTICS, Memory, MinibatchStats, Movement, Observed, asked_for, observed
+from metastep.features.diagnostics import (
+    ANY,
+    DIAGNOSTICS,
+    Memory,
+    MinibatchStats,
+    Movement,
+    Observed,
+    asked_for,
+    observed,
+)
 from metastep.fqi import guard as guards
 from metastep.fqi.guard import Fallback, Guard, Outside, Values, own_values, warn
 
@@ -174,9 +182,7 @@ class Stepper:
         """Names of the diagnostics to give, those of the last update from the second call on; `DIAGNOSTICS` explains them."""
         return asked_for(self.features)
 
-    def __call__(
-        self, diagnostics: Mapping[str, Any] | None = None, /, *, begins: bool = True, **more: Any
-    ) -> Proposal:
+    def __call__(self, diagnostics: Values | None = None, /, *, begins: bool = True, **more: Any) -> Proposal:
         """Return the proposal for the next update; call it once per update, after its batch and before its first step.
 
         Numbers may be those of NumPy, JAX or PyTorch; `metastep.features.diagnostics.DIAGNOSTICS` explains each. Diagnostics of

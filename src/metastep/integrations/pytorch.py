@@ -19,8 +19,7 @@ class LearnedLR(LRScheduler):
     """Set the rate of an update from diagnostics of the last update and of the current batch.
 
     Call `step(**diagnostics)` after the batch and before the optimizer's steps of an update; `features.diagnostics.DIAGNOSTICS`
-    lists them. `parameters` are taken from the optimizer. Parameter groups keep the ratios of their first rates; the first
-    group gets the proposed rate.
+    lists them. `parameters` are the optimizer's, whose groups keep the ratios of their rates; the first gets the proposed one.
 
     Args:
         optimizer: any of PyTorch's.
@@ -84,8 +83,7 @@ class LearnedLR(LRScheduler):
         diagnostics = {"rate": self.optimizer.param_groups[0]["lr"]} | diagnostics
         if "parameters" in self.stepper.needs:
             every = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
-            flat = torch.cat([parameter.detach().flatten() for parameter in every])
-            diagnostics = {"parameters": flat} | diagnostics
+            diagnostics = {"parameters": torch.cat([parameter.detach().flatten() for parameter in every])} | diagnostics
         self.values = self.stepper(diagnostics).values
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
             critic = self.values.get("critic_rate", 1.0) if group.get("name") == "critic" else 1.0

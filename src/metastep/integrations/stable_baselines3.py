@@ -28,12 +28,10 @@ from metastep.pretrained import ModelSource, rate_model, require_settings
 _ROWS = 4096  # observations in one call of the policy
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
 # What is saved, with its types; numbers may be infinite or NaN, as those of a loop are.
-_RETURNS: Any = create_model("", ended=(list[list[float]], []), paid=(list[float], []))
+_SUMS: Any = create_model("", ended=(list[list[float]], []), paid=(list[float], []))
 _Measured = Literal["approx_kl", "clip_fraction", "rate", "last_clip_fraction", "gradient_norm", "actor_gradient_norm"]
 _MEASURED = dict[_Measured | Literal["gradient_steps"], float]
-_KEPT: Any = create_model(
-    "", stepper=(dict[str, Any] | None, None), measured=(_MEASURED, {}), returns=(_RETURNS, _RETURNS())
-)
+_KEPT: Any = create_model("", stepper=(dict[str, Any] | None, None), measured=(_MEASURED, {}), returns=(_SUMS, _SUMS()))
 _A2C = ("stepsize", "gae_lambda", "entropy_weight", "critic_rate")
 _SETTINGS = {"PPO": (*_A2C, "clip_range", "gradient_steps"), "A2C": _A2C}  # that can be chosen
 _OF_THE_CRITIC = {"explained_variance", "values", "targets"}  # diagnostics
@@ -213,11 +211,9 @@ class LearnedRate(BaseCallback):
         algorithm: Any = self.model
         total = max(1, math.ceil(self.locals["total_timesteps"] / (algorithm.n_steps * algorithm.n_envs)))
         is_new = not algorithm.num_timesteps
-        saved = {} if is_new else getattr(algorithm, _STATE, {})
-        state = from_json(TypeAdapter(_KEPT), saved, f"checkpoint: {_STATE}")
+        state = from_json(TypeAdapter(_KEPT), {} if is_new else getattr(algorithm, _STATE, {}), f"checkpoint: {_STATE}")
         # As many episodes as the model's learners had environments, in equal shares.
-        wanted = int(self.rates.record.setting.get("num_envs") or algorithm.n_envs)
-        each = -(-wanted // algorithm.n_envs)
+        each = -(-int(self.rates.record.setting.get("num_envs") or algorithm.n_envs) // algorithm.n_envs)
         self._returns = Returns(algorithm.env, each, state.returns, algorithm._last_episode_starts)
         known, names = self._own() | {"num_updates": total}, self.rates.record.hyperparameters
         how: Any = {"record": state.stepper, "loop": {name: known[name] for name in LOOP if known.get(name)}}

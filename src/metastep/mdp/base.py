@@ -30,10 +30,8 @@ class InitialPolicy:
 
     Args:
         kind: the form of the distribution; "orthogonal" is the usual one of actor-critic networks, and takes no numbers.
-        mean: means of the normal, one for all parameters or one for each.
-        variance: variances of the normal, one for all or one for each.
-        low: lower bounds of the uniform, one for all or one for each.
-        high: upper bounds of the uniform, one for all or one for each.
+        mean, variance: of the normal, one number for all parameters or one for each.
+        low, high: bounds of the uniform, one number for all parameters or one for each.
     """
 
     kind: Literal["normal", "uniform", "orthogonal"] = "normal"
@@ -203,8 +201,7 @@ class MetaMDP(ABC):
     def simulated(self) -> Self:
         """Return the meta-MDP with defaults for settings that simulation does not use, so that compiled programs are shared."""
         unused = ("observation", "meta_discount", "initial", "budget")
-        defaults = {each.name: each.default for each in fields(self) if each.name in unused}
-        return replace(self, **defaults)
+        return replace(self, **{each.name: each.default for each in fields(self) if each.name in unused})
 
     def without_ranges(self) -> Self:
         """Return `simulated()` with a space without bounds: applying chosen hyperparameters needs only their meaning."""

@@ -1,7 +1,4 @@
-"""Data collection (Algorithm 1): run blocks of learners under an exploring controller, in parallel, and write them to disk.
-
-A block that takes long has checkpoints, so that a stopped collection resumes inside it.
-"""
+"""Data collection (Algorithm 1): run blocks of learners under an exploring controller, in parallel, and write them to disk."""
 
 import sys
 import time

@@ -118,21 +118,15 @@ class DatasetWriter:
     """Create a dataset or resume one; several processes may add blocks to the same folder at the same time.
 
     To resume a dataset, `config` and `seed` must be the same and, unless it is complete, also the device and the versions of
-    packages that affect numbers. `damaged` has a sentence for each damaged block file; such blocks count as missing.
+    packages that affect numbers (`environment_record`, whose arguments are the others). `damaged` has a sentence for each damaged
+    block file; such blocks count as missing.
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        layout: Layout,
-        config: Mapping[str, Any],
-        *,
-        seed: int,
-        device: str,
-        packages: Sequence[str] = (),
-    ):
+        self, folder: str | Path, layout: Layout, config: Mapping[str, Any], *, seed: int, **environment: Any
+    ) -> None:
         from_json(TypeAdapter(Layout), layout._asdict(), f"Dataset {folder}")
-        self.folder, self.layout, self._environment = Path(folder), layout, environment_record(device, packages)
+        self.folder, self.layout, self._environment = Path(folder), layout, environment_record(**environment)
         identity = {"config": config, "seed": seed, "environment": self._environment, "layout": layout._asdict()}
         # Through JSON and back, so that a tuple equals the list that will be read from the manifest.
         self._identity = json.loads(json.dumps(identity, allow_nan=False))
@@ -234,8 +228,7 @@ class Dataset:
             raise InputError(f"Dataset {folder} is not complete: {blocks}; run the command that collects it again.")
         for index, checksum in enumerate(checksums if verify else ()):
             storage.read_tensors(_block_path(folder, index), checksum)
-        kept = {key: manifest[key] for key in ("config", "seed", "environment", "checksum")}
-        return cls(folder, layout, **kept)
+        return cls(folder, layout, **{key: manifest[key] for key in ("config", "seed", "environment", "checksum")})
 
     def counts(self) -> Counts:
         """Count transitions and environment steps, in one pass over the blocks."""

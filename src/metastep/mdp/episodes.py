@@ -134,16 +134,14 @@ def with_estimate(mdp: EpisodicMetaMDP, batch: Batch, learners: Learners) -> Lea
     """Return learners with the estimate from a batch of episodes."""
     estimate = estimate_of(mdp.estimator, learners.theta, batch)
     flagged = unusable(mdp.rule.direction(estimate)) | ~jnp.isfinite(estimate.mean_return)
-    steps = mdp.rule.steps(estimate, learners.rule_state)
-    curvature = curvatures(mdp.estimator, learners.theta, batch, steps)
+    curvature = curvatures(mdp.estimator, learners.theta, batch, mdp.rule.steps(estimate, learners.rule_state))
     return learners._replace(estimate=estimate, flagged=learners.flagged | flagged, curvature=curvature)
 
 
 def _next_batch(mdp: EpisodicMetaMDP, learners: Learners) -> Learners:
     """Simulate the next batch, in a separate program: it takes longest to compile, and is the same for all rules."""
     batch = mdp.estimator.batch(learners.theta, learners.context, learners.simulation_key)
-    after: Learners = compiled(with_estimate)(mdp, batch, learners)
-    return after
+    return compiled(with_estimate)(mdp, batch, learners)
 
 
 def _chosen_curvature(mdp: EpisodicMetaMDP, learners: Learners, hyperparameters: Array) -> Array:

@@ -36,10 +36,7 @@ class Outcomes(NamedTuple):
 
 
 class History(NamedTuple):
-    """A block of learners over T updates, on the host; time first.
-
-    The history of a later segment lacks the observation before its first update: with T updates, it has T observations.
-    """
+    """A block of learners over T updates, on the host; time first. A later segment lacks the observation before its first one."""
 
     context: NDArray[np.float32]  # (learners, coordinates)
     mean_return: NDArray[np.float32]  # (T+1, learners)

@@ -30,12 +30,8 @@ class Segment(NamedTuple):
 
 
 def _snapshot(mdp: MetaMDP, learners: Learners, record: Sequence[str]) -> dict[str, Any]:
-    return {
-        "mean_return": learners.estimate.mean_return,
-        "flagged": learners.flagged,
-        "num_steps": learners.estimate.num_steps,
-        "features": features.compute(mdp, tuple(record), learners),
-    }
+    seen = {"mean_return": learners.estimate.mean_return, "num_steps": learners.estimate.num_steps}
+    return seen | {"flagged": learners.flagged, "features": features.compute(mdp, tuple(record), learners)}
 
 
 def _stack(trees: Sequence[Any]) -> Any:
@@ -72,21 +68,19 @@ def update_steps(
     # One transfer at the end, so that the device never waits for the host in between.
     on_device = snapshots, proposals, candidate_outcomes, learners.context
     snapshots, proposals, candidate_outcomes, context = jax.device_get(on_device)
-    recorded = Outcomes(**_stack([_stack(outcomes) for outcomes in candidate_outcomes])) if num_candidates else None
+    tried = Outcomes(**_stack([_stack(outcomes) for outcomes in candidate_outcomes])) if num_candidates else None
     chosen = np.stack(proposals).astype(np.float32)
-    history = History(context=context, hyperparameters=chosen, candidates=recorded, **_stack(snapshots))
-    return Segment(learners, state, history)
+    return Segment(learners, state, History(context, hyperparameters=chosen, candidates=tried, **_stack(snapshots)))
 
 
-# Applies one update to each of several blocks.
-Advance = Callable[[Sequence[Learners], Sequence[Array]], Sequence[Learners]]
+Loop = Generator[Array, Learners, Segment]
+Advance = Callable[
+    [Sequence[Learners], Sequence[Array]], Sequence[Learners]
+]  # applies one update to each of some blocks
 
 
 def in_lockstep(
-    loops: Sequence[Generator[Array, Learners, Segment]],
-    blocks: Sequence[Learners],
-    advance: Advance,
-    on_update: Callable[[], object] = lambda: None,
+    loops: Sequence[Loop], blocks: Sequence[Learners], advance: Advance, on_update: Callable[[], object] = lambda: None
 ) -> list[Segment]:
     """Run one `update_steps` generator per block, one update of all blocks at a time; call `on_update` after each update."""
     chosen, segments = [next(loop) for loop in loops], list[Segment]()
@@ -134,10 +128,9 @@ def run_segments(
     updates, histories, learners = checkpoint or Checkpoint(0, (), mdp.begin(tasks))
     state = controller.init(mdp, learners)
     while updates < num_updates:
-        count = min(updates_per_segment, num_updates - updates)
-        segment = run_updates(mdp, controller, learners, state, count, from_start=updates == 0, **options)
-        learners, state, history = segment
-        updates, histories = updates + count, (*histories, history)
+        num, how = min(updates_per_segment, num_updates - updates), {"from_start": updates == 0, **options}
+        learners, state, history = run_updates(mdp, controller, learners, state, num, **how)
+        updates, histories = updates + num, (*histories, history)
         yield Checkpoint(updates, histories, learners)
 
 
@@ -162,8 +155,7 @@ class Checkpoints:
 
     def write(self, block: int, checkpoint: Checkpoint) -> None:
         """Write the checkpoint of a block."""
-        # The whole estimate is kept, although the episodes could be simulated again: a program compiled for that could differ
-        # from the loop's in the last bits.
+        # The whole estimate is kept: a program that simulates the episodes again could differ from the loop's in the last bits.
         arrays = {f"{_HISTORY}{name}": array for name, array in concatenate(checkpoint.histories).to_arrays().items()}
         arrays |= {name: np.asarray(leaf) for name, leaf in _leaves(checkpoint.learners._replace(key=None)).items()}
         metadata = {**self.identity, "block": block, "updates": checkpoint.updates}
@@ -187,10 +179,8 @@ class Checkpoints:
                 leaves = [jnp.array(arrays[name]) for name in expected]
                 learners: Learners = jax.tree.unflatten(jax.tree.structure(template), leaves)
                 return Checkpoint(len(history.hyperparameters), (history,), learners._replace(key=tasks.key)), None
-        except TypeError:
-            pass  # other arrays than those of a history
-        except InputError as error:
-            problem = str(error)
+        except (InputError, TypeError) as error:  # other arrays than those of a history are a TypeError
+            problem = str(error) if isinstance(error, InputError) else problem
         self.remove({block})
         return None, problem
 

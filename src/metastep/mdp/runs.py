@@ -1,8 +1,7 @@
 """Run many blocks of learners at a time; a block and its controller are described as data, so that any process can run it.
 
 A plan is a generator that yields the blocks it needs and receives their results, as often as it likes: to tune a method first,
-then to test it. A small block leaves most of a GPU idle, so several are simulated there in one batch; results are those of the
-blocks alone, up to rounding.
+then to test it. A small block leaves most of a GPU idle, so several are simulated there in one batch, alike up to rounding.
 """
 
 import dataclasses

@@ -136,8 +136,7 @@ class ActorCritic:
     def split(self, theta: Array) -> Parts:
         """Return the parts of theta (..., parameters) by name, each (..., *shape)."""
         ends = np.cumsum([0, *map(math.prod, self.shapes.values())]).tolist()
-        parts = (theta[..., start:end] for start, end in pairwise(ends))
-        named = zip(self.shapes.items(), parts, strict=True)
+        named = zip(self.shapes.items(), (theta[..., start:end] for start, end in pairwise(ends)), strict=True)
         return {name: part.reshape(*theta.shape[:-1], *shape) for (name, shape), part in named}
 
     def join(self, parts: Parts) -> Array:

@@ -145,8 +145,7 @@ def directions(findings: Findings, names: Sequence[str]) -> Picture:
 def most_followed(comparison: Comparison, name: str) -> NDArray[np.int64]:
     """Return the position of the direction followed most often in each task, of equals the first: (tasks,)."""
     chosen, num = comparison.direction[comparison.index(name)], max(1, len(comparison.record(name).directions))
-    counts = np.stack([(chosen == position).sum(axis=1) for position in range(num)])
-    return np.asarray(counts.argmax(axis=0))
+    return np.asarray(np.stack([(chosen == position).sum(axis=1) for position in range(num)]).argmax(axis=0))
 
 
 def chosen(findings: Findings) -> list[Picture]:
@@ -228,8 +227,7 @@ def steps_by_task(findings: Findings) -> Picture:
     coloured = ", in the colour of the direction followed most often" if record.directions else ""
     caption = f"Steps of {comparison.label(target)} by task: the median over the updates and the middle half{coloured}."
     layout = Layout(((5.4, 4.2, 3.4)[len(labels) - 1], 2.9), (0.1, 0.3), share_y="all")
-    panels = [Panel("", partial(draw, index)) for index in range(len(labels))]
-    return fig.picture("steps-by-task", caption, [panels], layout)
+    return fig.picture("steps-by-task", caption, [[Panel("", partial(draw, i)) for i in range(len(labels))]], layout)
 
 
 def _colours(comparison: Comparison, name: str, positions: NDArray[Any]) -> list[str]:

@@ -108,8 +108,7 @@ class _UnitCube(ABC):
 
     def position(self, rows: Array) -> Array:
         """Return the index of the category of each point: (...,); 0 without categories."""
-        most = float(max(len(self.directions) - 1, 0))
-        return jnp.clip(jnp.round(rows[..., 0]), 0.0, most).astype(jnp.int32)
+        return jnp.clip(jnp.round(rows[..., 0]), 0.0, float(max(len(self.directions) - 1, 0))).astype(jnp.int32)
 
     def sample(self, key: Array, num: int) -> Array:
         """Draw points uniformly on the unit cube: (num, coordinates)."""

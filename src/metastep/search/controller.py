@@ -24,21 +24,12 @@ from metastep.search.network import Network
 
 @dataclass(frozen=True, eq=False)
 class Searched(Controller):
-    """h = from_unit(network(x)) for the features x that the network observes.
+    """h = from_unit(network(x)) for features x; a model that was searched for another rule, space or features is an error."""
 
-    A model is refused where the name of the rule, the space or the features are not those it was searched for.
-
-    Args:
-        network: form and constants of the controller, in place of a model.
-        weights: (num_weights,), or (learners, num_weights) for a controller of its own for every learner of a block.
-        model: a searched model; None takes the experiment's, unless there is a network.
-        level: of the experiment's levels, in place of the one that was selected.
-    """
-
-    network: Network | None = None
-    weights: NDArray[np.float32] | None = None
-    model: SearchedModel | None = None
-    level: Literal["", "constant", "schedule", "feedback"] = ""
+    network: Network | None = None  # form and constants of the controller, in place of a model
+    weights: NDArray[np.float32] | None = None  # (num_weights,), or (learners, num_weights): one for each of a block
+    model: SearchedModel | None = None  # None takes the experiment's, unless there is a network
+    level: Literal["", "constant", "schedule", "feedback"] = ""  # in place of the experiment's that was selected
 
     name: ClassVar[str] = "searched"
     is_memoryless: ClassVar[bool] = True

@@ -34,6 +34,7 @@ from metastep.search.network import BUDGET, LEVELS, Level, Network
 Objective = Literal["auc", "final"]
 Strategy = Literal["open-es", "cma-es", "snes", "pgpe"]
 HeldOut = tuple[ActorCriticMDP, Callable[[NDArray[np.float64]], float]]  # to judge on, and what scores are worth
+Families = Sequence[ActorCriticMDP]
 # What counts as 1 in the returns of every task (tasks, coordinates) of a family: (tasks,).
 Units = Callable[[ActorCriticMDP, NDArray[np.float32]], NDArray[np.float64]]
 _PAIRED: tuple[Strategy, ...] = ("open-es", "pgpe")  # draw -z beside every z, in the second half of the population
@@ -141,9 +142,7 @@ class Start(NamedTuple):
     steps: float = 0.0  # environment steps that it cost
 
 
-def network_of(
-    level: Level, search: Search, families: Sequence[ActorCriticMDP], seed: int, simpler: Start | None = None
-) -> Network:
+def network_of(level: Level, search: Search, families: Families, seed: int, simpler: Start | None = None) -> Network:
     """Return the form of a level's controller; feedback standardises by what learners under random simpler ones observe.
 
     All levels observe what differs between the loops of families, and nothing else of a loop: what never differs says nothing.
@@ -177,7 +176,7 @@ def _form(known: Mapping[str, tuple[float, float]], *others: Any) -> Network:
     return Network((*known,), mean, spread, *others)
 
 
-def features_of_loops(families: Sequence[ActorCriticMDP]) -> dict[str, list[float]]:
+def features_of_loops(families: Families) -> dict[str, list[float]]:
     """Return the features of the loops of some families, by name, which never change."""
     seen = [Seen({name: np.float64(own) for name, own in mdp.of_loop.items()}, Memory(), np) for mdp in families]
     return {name: [float(features.make(name)(each)) for each in seen] for name in OF_LOOP}
@@ -253,7 +252,7 @@ def finite(scores: NDArray[np.float64], nothing: float = 0.0) -> NDArray[np.floa
 
 
 def search_levels(
-    families: Sequence[ActorCriticMDP],
+    families: Families,
     search: Search,
     *,
     seed: int,
@@ -279,7 +278,7 @@ def search_levels(
 
 
 def searching(
-    families: Sequence[ActorCriticMDP],
+    families: Families,
     search: Search,
     start: Start,
     *,
@@ -348,7 +347,7 @@ def searching(
 
 def num_blocks(
     search: Search,
-    families: Sequence[ActorCriticMDP],
+    families: Families,
     num_validation: int,
     level: Level,
     generation: int = 0,
@@ -382,7 +381,7 @@ def compile_programs(search: Search, mdp: ActorCriticMDP) -> None:
 def _scores(
     network: Network,
     controllers: Sequence[NDArray[np.float32]],
-    families: Sequence[ActorCriticMDP],
+    families: Families,
     search: Search,
     seed: int,
     stream: Stream,

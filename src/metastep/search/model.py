@@ -132,8 +132,7 @@ class SearchedModel(AnyModel):
         if seen.ndim != 2 or seen.shape[1] != len(self.network.features):
             size = len(self.network.features)
             raise InputError(f"observation has shape {seen.shape}, allowed are rows of {size} numbers.")
-        found: NDArray[np.float32] = self._points(seen, np)
-        return found
+        return self._points(seen, np)
 
     def _points(self, seen: Any, xp: Any) -> Any:
         unit = xp.broadcast_to(self.network(self.weights, seen, xp), (*seen.shape[:-1], len(self.record.names)))

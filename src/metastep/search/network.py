@@ -5,9 +5,8 @@ spent, z the standardised features, and l those of them that describe the traini
 
     logit u = logit b + curve(s) + l L + tanh([z, 1] H / sqrt(features + 1)) O / sqrt(units)
 
-A constant is one knot, a schedule is several knots, feedback adds the layer. All levels know the loop if it was searched over
-several. Weights of zero stay at the base point. With the roots, weights of one size matter alike: a search moves all by the same
-distance.
+A constant is one knot, a schedule is several knots, feedback adds the layer. All levels know the loop if there were several.
+Weights of zero stay at the base point. With the roots, weights of one size matter alike: a search moves all by the same distance.
 """
 
 import math

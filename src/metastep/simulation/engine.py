@@ -123,8 +123,7 @@ def trajectories(rollout: Rollout, theta: Array, context: Array, key: Array) -> 
     """Simulate the same batch and return all steps."""
     if is_compiled(rollout.env):
         return compiled(rollouts.trajectories)(rollout, theta, context, key)
-    steps = zip(*_moves(rollout, theta, context, key), strict=True)
-    *arrays, reward, alive = (np.stack(column) for column in steps)
+    *arrays, reward, alive = (np.stack(column) for column in zip(*_moves(rollout, theta, context, key), strict=True))
     parts = *(np.moveaxis(array, -1, 1) for array in arrays), np.where(alive, reward, np.float32(0.0)), alive
     return Trajectories(*map(jnp.asarray, parts))
 

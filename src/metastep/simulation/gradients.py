@@ -68,8 +68,7 @@ def _solve_linear(estimator: "Estimator", sums: Sums, damping: float) -> Array:
         # Without a preconditioner, as in TRPO's first implementations: directions of large variance in the batch converge first.
         solved = conjugate_gradient(image, right, dot, estimator.cg_iterations)
     else:
-        # Scaled to unit diagonal first: with coordinates of very different size (metres and radians), a float32 factorisation
-        # would lose most of its digits.
+        # Scaled to unit diagonal: of coordinates of very different size (metres, radians), float32 would lose most digits.
         scale = lax.rsqrt(jnp.diagonal(damped, axis1=-2, axis2=-1))  # (learners, size)
         factor = lax.linalg.cholesky(damped * scale[:, :, None] * scale[:, None, :])
         half = lax.linalg.triangular_solve(factor, right * scale[:, :, None], left_side=True, lower=True)
@@ -136,8 +135,7 @@ def _solve_cg(estimator: "Estimator", theta: Array, episodes: Trajectories, grad
         unit = tuple(jnp.full(weight.shape, float(index == action), jnp.float32) for index in range(policy.num_actions))
         rows = policy.score(theta, observation, unit)
         diagonal = diagonal + flatten(tuple(jnp.sum(weight * row * row, axis=-2) for row in rows))
-    relative = estimator.damping_kind == "relative"
-    ridge = damping * jnp.mean(diagonal, axis=0) if relative else jnp.float32(damping)
+    ridge = damping * jnp.mean(diagonal, axis=0) if estimator.damping_kind == "relative" else jnp.float32(damping)
 
     def fisher_vector(vector: Array) -> Array:
         _, moved = jax.jvp(mean, (theta,), (vector,))
@@ -223,8 +221,7 @@ def estimate_of(estimator: Estimator, theta: Array, batch: Batch) -> Estimate:
 def curvatures(estimator: Estimator, theta: Array, batch: Batch, vectors: Array) -> Array:
     """Return v'Fv of vectors (learners, vectors, parameters), F the Fisher matrix without damping: (learners, vectors).
 
-    To second order, half of it is the mean KL divergence between the policies theta and theta + v over the states visited; this
-    is exact for a linear policy.
+    To second order, exactly for a linear policy, half of it is the mean KL between theta and theta + v over the states visited.
     """
     policy = estimator.rollout.policy
     moved = jnp.moveaxis(vectors, (1, 2), (0, 1))  # (vectors, parameters, learners)

@@ -122,8 +122,7 @@ def check_rule(rule: Rule | ActorCriticRule, *, seed: int = 0) -> None:
         given = Estimate(mean_return, error, gradient, natural, num_steps, more)
         followed = ("gradient", "natural_gradient")
         chosen = {name: jnp.zeros(_LEARNERS, jnp.int32) if name == "direction" else drawn for name in names}
-        direction = subject.trace("direction", rule.direction, given)
-        subject.is_array("what `direction` returns", direction, theta.shape)
+        subject.is_array("what `direction` returns", subject.trace("direction", rule.direction, given), theta.shape)
         what, kind, fields = "a direction that is zero or", "metastep.rules.Update", [*Update._fields]
 
     def apply(theta: Array, state: Any, chosen: Values, given: Any) -> tuple[Any]:
@@ -274,8 +273,7 @@ def check_regressor(regressor: Regressor, *, seed: int = 0) -> None:
     """
     subject = named("regressor", regressor)
     subject.has_methods("fit", "load")
-    rng = np.random.default_rng(seed)
-    inputs, fresh = rng.normal(size=(2, _ROWS, _FEATURES)).astype(np.float32)
+    inputs, fresh = np.random.default_rng(seed).normal(size=(2, _ROWS, _FEATURES)).astype(np.float32)
     given = read_only(inputs, (np.sin(inputs[:, 0]) - inputs[:, -1] ** 2).astype(np.float64))
 
     def predict(head: Any) -> Any:

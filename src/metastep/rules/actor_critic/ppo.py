@@ -192,8 +192,7 @@ class PPO(ActorCriticRule):
             after = adam_step(theta, clipped(gradient, self.max_gradient_norm), rate, moments)
             return after, (losses, norms(policy, gradient))
 
-        data = Minibatch(*(getattr(batch, name) for name in Minibatch._fields))
-        passes = data, key, self.epochs, self.minibatch_size
+        passes = Minibatch(*(getattr(batch, name) for name in Minibatch._fields)), key, self.epochs, self.minibatch_size
         all_steps = self.epochs * len(batch.target) / self.minibatch_size
         # As in Stable-Baselines3, the divergence is that of the last epoch, the clip fraction the mean over all.
         if most is None:

@@ -73,8 +73,7 @@ class ActorCriticRule(BaseRule):
     ) -> tuple[Array, Moments, Report]:
         """Update one learner; return theta, the state and a report.
 
-        `values` has a number for each coordinate of the space; other settings are the rule's fields. All learners have the same
-        key.
+        `values` has a number for each coordinate of the space; other settings are the rule's fields. Learners share the key.
         """
 
     def apply(
@@ -89,8 +88,7 @@ class ActorCriticRule(BaseRule):
         moved, after, report = train(theta, experience, values, state)
         usable = finite_rows((moved, after))
         moved, after = chosen_rows(usable, (moved, after), (theta, state))
-        reported = (jnp.where(usable & jnp.isfinite(value), value, 0.0) for value in report)
-        return Trained(moved, after, ~usable, *reported)
+        return Trained(moved, after, ~usable, *(jnp.where(usable & jnp.isfinite(each), each, 0.0) for each in report))
 
 
 Step = Callable[[Any, Any], tuple[Any, Any]]  # (carry, minibatch) -> (carry, outputs), as in `lax.scan`
@@ -101,8 +99,7 @@ def train_in_minibatches(
 ) -> tuple[Any, Any]:
     """Scan over minibatches of one learner's batch, in a new order for every epoch; all learners share the orders.
 
-    Return the final carry and the mean outputs of every epoch. Epochs after all learners have made their `most` steps are
-    skipped; their outputs are zero.
+    Return the final carry and the mean outputs of every epoch, zero for those skipped after `most` steps of all learners.
     """
     batch_size = len(jax.tree.leaves(batch)[0])
     orders = jax.vmap(lambda one: jax.random.permutation(one, batch_size))(jax.random.split(key, epochs))

@@ -98,8 +98,7 @@ def temporal_differences(steps: Steps, discount: float, gae_lambda: float = 1.0)
     sums over later steps end with the episode.
     """
     future = jnp.where(steps.terminated, 0.0, steps.next_value)
-    surprise = steps.reward + discount * future - steps.value
-    return surprise, jnp.where(steps.ended, 0.0, discount * gae_lambda)
+    return steps.reward + discount * future - steps.value, jnp.where(steps.ended, 0.0, discount * gae_lambda)
 
 
 def advantages(surprise: Array, decay: Array) -> Array:
@@ -198,15 +197,13 @@ class Sampler:
         lanes, steps = self.simulate(theta, context, lanes, key)
         # For host environments, this is not part of a larger compiled program; static arguments come first.
         summarise = compiled(_experience) if isinstance(self.env, HostEnv) else _experience
-        experience: Experience = summarise((self, gae_lambda, keeps_differences), lanes, steps)
-        return experience
+        return summarise((self, gae_lambda, keeps_differences), lanes, steps)
 
     def simulate(self, theta: Array, context: Array, lanes: Lanes, key: Array) -> tuple[Lanes, Steps]:
         """Step every environment of every learner `num_steps` times."""
         if isinstance(self.env, HostEnv):
             played = play_on_host(self, require_host_env(self.env, theta), theta, context, key)
-            simulated: tuple[Lanes, Steps] = compiled(_from_host)(self, theta, played)
-            return simulated
+            return compiled(_from_host)(self, theta, played)
         normals, simulate = self.normals(key, len(theta)), partial(_simulate_one, self, self.env)
         return jax.vmap(simulate, in_axes=(0, 0, 0, 1))(self.policy.split(theta), context, lanes, normals)
 
@@ -231,8 +228,7 @@ def _experience(settings: tuple[Sampler, float, bool], lanes: Lanes, steps: Step
     def flat(array: Array) -> Array:
         return array.reshape(learners, sampler.batch_size, *array.shape[3:])
 
-    returns = jnp.where(lanes.has_ended, lanes.last_return, lanes.paid)
-    mean_return, return_error = mean_and_error(returns, jnp)
+    mean_return, return_error = mean_and_error(jnp.where(lanes.has_ended, lanes.last_return, lanes.paid), jnp)
     copied: dict[str, Any] = {name: getattr(steps, name) for name in ("observation", "action", "log_density", "value")}
     return Experience(
         **{name: flat(array) for name, array in copied.items()},

@@ -1,7 +1,4 @@
-"""Running moments that normalise a learner's observations and rewards, as Stable-Baselines3's VecNormalize does.
-
-All is written for one learner, to be batched with `jax.vmap`.
-"""
+"""Running moments of one learner that normalise observations and rewards, as Stable-Baselines3's VecNormalize does."""
 
 from collections.abc import Collection
 from typing import NamedTuple
