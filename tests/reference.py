@@ -177,5 +177,4 @@ def exact(env: LQR, theta: ArrayLike, scale: float, *, sigma: float, horizon: in
         constant = -env.action_cost * sigma**2 + discount * np.sum(value * (spread + sigma**2 * np.outer(push, push)))
         value = -cost + discount * closed.T @ value @ closed
         value[0, 0] += constant
-    fisher = np.mean(moments, axis=0) / sigma**2
-    return Exact(float(mean_return), gradient, np.linalg.solve(fisher, gradient))
+    return Exact(float(mean_return), gradient, np.linalg.solve(np.mean(moments, axis=0) / sigma**2, gradient))

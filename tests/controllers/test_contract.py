@@ -30,8 +30,7 @@ def _model(**changes: Any) -> Model:
     rows = rng.normal(size=(200, sum(part.size for part in parts)))
     data = Transitions(rows, rng.uniform(0.0, 2.0, 200), rng.normal(size=200), rows[::-1])
     fitted = MetaFQI(1, ExtraTrees(5, 0.1), stepsize_high=2.0).fit(data)
-    setting = mdp.setting | changes
-    return model_from(fitted, setting=setting, observation=parts, training_data=TrainingData(200, 0, "x"))
+    return model_from(fitted, setting=mdp.setting | changes, observation=parts, training_data=TrainingData(200, 0, "x"))
 
 
 def _regression() -> dict[str, Any]:

@@ -55,8 +55,7 @@ def test_single_action_finds_the_best_step_of_each_task() -> None:
     """Final returns that peak where the step size is twice the absolute first coordinate of the goal."""
     rng = np.random.default_rng(0)
     inputs = np.column_stack([rng.uniform(-0.5, 0.5, (4000, 2)), rng.uniform(0.0, 2.0, 4000)])
-    returns = -((inputs[:, 2] - 2.0 * np.abs(inputs[:, 0])) ** 2)
-    forest = ExtraTrees(30, 5).fit(inputs, returns, seed=0)
+    forest = ExtraTrees(30, 5).fit(inputs, -((inputs[:, 2] - 2.0 * np.abs(inputs[:, 0])) ** 2), seed=0)
     mdp = make_mdp()
     tasks = mdp.tasks(0, Stream.TUNING, 0)
     episode, _ = run(mdp, SingleAction(QFunction((forest,), {"": Stepsizes(0.0, 2.0)})), tasks, 2)

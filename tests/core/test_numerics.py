@@ -33,8 +33,7 @@ def test_threefry_is_the_generator_of_jax(key, counter):
 @pytest.fixture(scope="module")
 def every_normal() -> np.ndarray:
     """Return all 2^23 values that a draw can take, in increasing order."""
-    bits = jnp.arange(2**23, dtype=jnp.uint32) << np.uint32(9)
-    return np.asarray(jax.jit(_bits_to_normal)(bits))
+    return np.asarray(jax.jit(_bits_to_normal)(jnp.arange(2**23, dtype=jnp.uint32) << np.uint32(9)))
 
 
 def test_every_possible_normal_is_finite_and_its_own_quantile(every_normal: np.ndarray) -> None:

@@ -101,8 +101,7 @@ def test_minigolf_clips_the_action() -> None:
 
 def test_minigolfs_noise_is_a_normal_of_variance_a_quarter_truncated_to_one() -> None:
     """Strokes that all fall short show their speed in the distance they leave: v^2 = 2 d (x - x')."""
-    normals = jax.random.normal(jax.random.key(4), (20_000,), jnp.float32)
-    after = stroke(1.0, 0.1, 20.0, 2.0, normals)
+    after = stroke(1.0, 0.1, 20.0, 2.0, jax.random.normal(jax.random.key(4), (20_000,), jnp.float32))
     np.testing.assert_array_equal(after.reward, -1.0)
     rolled = 20.0 - np.asarray(after.state.distance, np.float64)
     epsilon = np.sqrt(2 * 5 / 7 * 0.1 * 9.81 * rolled) / 2.0 - 1.0

@@ -51,8 +51,7 @@ def test_differences_are_antisymmetric_and_seeded() -> None:
 
 
 def test_metrics() -> None:
-    curves = np.array([[[9.0, 1.0, 2.0, 6.0]], [[9.0, 3.0, 3.0, 3.0]]])
-    comparison = make_comparison(curves, ("a", "b"))
+    comparison = make_comparison(np.array([[[9.0, 1.0, 2.0, 6.0]], [[9.0, 3.0, 3.0, 3.0]]]), ("a", "b"))
     np.testing.assert_array_equal(metric_values(comparison, "auc"), [[3.0], [3.0]])  # the first batch does not count
     np.testing.assert_array_equal(metric_values(comparison, "final"), [[6.0], [3.0]])
     with pytest.raises(InputError, match="metric"):
@@ -129,8 +128,7 @@ def test_oracle_scores_measure_the_way_from_fixed_to_oracle() -> None:
 
 
 def test_summary_has_a_row_a_method() -> None:
-    comparison = make_comparison(simulated((0.0, 5.0), 50), ("a", "b"))
-    first, second = summary(comparison)
+    first, second = summary(make_comparison(simulated((0.0, 5.0), 50), ("a", "b")))
     assert (first.method, second.method) == ("a", "b")
     for row in (first, second):
         assert row.auc.low < row.auc.mean < row.auc.high

@@ -85,8 +85,7 @@ def test_every_baseline_can_be_tuned(name: str) -> None:
 
 def test_a_point_that_diverges_is_never_chosen() -> None:
     """LQR with steps of 1e30: returns overflow, the small step stays."""
-    mdp = make_mdp("lqr")
-    _, table = tune(spec("fixed", stepsize=(1e30, 0.01)), mdp, seed=0, num_tasks=4, num_updates=2)
+    _, table = tune(spec("fixed", stepsize=(1e30, 0.01)), make_mdp("lqr"), seed=0, num_tasks=4, num_updates=2)
     assert table.mean[0] == -np.inf
     assert table.num_diverged.tolist() == [4, 0]
     assert table.chosen == {"stepsize": 0.01}

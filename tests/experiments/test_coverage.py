@@ -9,15 +9,9 @@ import pytest
 from metastep import InputError
 from metastep.envs import make
 from metastep.envs.small import Nav2D
+from metastep.experiments import coverage
 from metastep.experiments.config import load
-from metastep.experiments.coverage import (
-    Z_99,
-    Difference,
-    coverage_report,
-    inspect_coverage,
-    measured_constant,
-    steepest,
-)
+from metastep.experiments.coverage import Difference, coverage_report, inspect_coverage, measured_constant, steepest
 from metastep.experiments.run import Run
 from metastep.policies import LinearGaussian
 from metastep.simulation.rollouts import Rollout
@@ -54,7 +48,7 @@ def test_distances_by_hand_priced_within_the_bound() -> None:
 )
 def test_unclear_differences_count_with_an_end_of_their_interval(mean, half, counted) -> None:
     distance = np.linspace(0.5, 1.0, np.shape(mean)[-1])
-    found = steepest(distance, Difference(np.array(mean), np.array(half) / Z_99))
+    found = steepest(distance, Difference(np.array(mean), np.array(half) / coverage.Z_99))
     assert found == pytest.approx(np.max(counted / distance))
 
 

@@ -141,8 +141,7 @@ def test_a_model_of_another_round_or_run_is_found(done, tmp_path):
     shutil.copy(rounds / "1.safetensors", rounds / "2.safetensors")
     assert list(problems(folder)) == ["models/metastep/rounds/2.safetensors"]
     shutil.copy(done.path / "models" / "metastep" / "rounds" / "2.safetensors", rounds / "2.safetensors")
-    other = make(tmp_path / "other").path
-    shutil.copy(other / "config.json", folder / "models" / "metastep" / "config.json")
+    shutil.copy(make(tmp_path / "other").path / "config.json", folder / "models" / "metastep" / "config.json")
     assert "models/metastep/config.json" in problems(folder)
 
 

@@ -199,8 +199,7 @@ def test_the_tie_rule_is_kept_and_changes_only_the_step(menu_model, tmp_path):
     branch, is_best = smallest[:, 0].astype(int), values.max(axis=2, keepdims=True) == values
     grids = np.stack([own.grid(own.num) for own in menu_model.record.stepsizes.values()])
     last = [grids[b, np.flatnonzero(tied[b])[-1]] for b, tied in zip(branch, is_best, strict=True)]
-    largest = model_of_heads(replace(menu_model.record, ties="largest"), heads)
-    save_model(largest, tmp_path / "m")
+    save_model(model_of_heads(replace(menu_model.record, ties="largest"), heads), tmp_path / "m")
     loaded = load_model(tmp_path / "m")
     assert loaded.record.ties == "largest"
     assert loaded.fingerprint != menu_model.fingerprint

@@ -30,8 +30,7 @@ def eager(**changes) -> SearchedModel:
     weights = Weights(np.full_like(model.weights.curves, 15.0), *(np.zeros_like(each) for each in model.weights[1:]))
     ranges = {"feature_low": (-6.0, -6.0, -9e9), "feature_high": (6.0, 6.0, 9e9)}
     setting = model.record.setting | {"rule": {"name": "ppo"}} | changes
-    record = replace(model.record, **ranges, setting=setting, configuration={})
-    return replace(model, record=record, weights=weights)
+    return replace(model, record=replace(model.record, **ranges, setting=setting, configuration={}), weights=weights)
 
 
 class SB3Loop(PlainLoop):

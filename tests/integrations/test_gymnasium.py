@@ -145,8 +145,7 @@ def test_a_learner_that_diverged_is_flagged_and_shows_finite_numbers_only():
     policy = LinearGaussian(lqr.num_observations, lqr.num_actions, 1.0)
     mdp = EpisodicMetaMDP(Estimator(Rollout(lqr, policy, 4, 50)), HyperparameterSpace((0.0,), (1.0,)))
     env = MetaEnv(mdp, 2)
-    options = {"theta": np.full(mdp.policy.num_parameters, 1e6)}
-    observations, rewards, _, infos = play(env, 0, ZEROS, options=options)
+    observations, rewards, _, infos = play(env, 0, ZEROS, options={"theta": np.full(mdp.policy.num_parameters, 1e6)})
     assert all(info["flagged"] and not np.isfinite(info["mean_return"]) for info in infos)
     assert all(observation in env.observation_space for observation in observations)
     assert rewards[1:] == (0.0, 0.0)

@@ -68,8 +68,7 @@ def test_the_tuples_are_successive_observations_of_the_features_asked_for(datase
     tuples = dataset.transitions()
     assert dataset.counts().transitions == len(tuples.reward) == 22 * 4
     learners = ((block, learner) for block in dataset.blocks() for learner in range(len(block.context)))
-    places = ((*each, t) for each in learners for t in range(4))
-    for row, (block, learner, t) in enumerate(places):
+    for row, (block, learner, t) in enumerate((*each, t) for each in learners for t in range(4)):
         for found, time_ in ((tuples.observation, t), (tuples.next_observation, t + 1)):
             seen = (block.features[name][time_, learner] for name in FEATURES)
             np.testing.assert_array_equal(found[row], np.concatenate((*seen, block.context[learner])))

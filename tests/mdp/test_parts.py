@@ -227,8 +227,7 @@ LONG = SETTINGS | {"num_episodes": 16, "num_updates": 150}
 
 
 def test_a_killed_process_resumes_inside_the_block(tmp_path):
-    root = Path(__file__).parents[2]
-    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path / "killed")], cwd=root)
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path / "killed")], cwd=Path(__file__).parents[2])
     started = time.monotonic()
     while worker.poll() is None and not part_names(tmp_path / "killed") and time.monotonic() - started < 120.0:
         time.sleep(0.005)

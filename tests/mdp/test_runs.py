@@ -17,8 +17,7 @@ MDP = small_mdp()
 
 
 def asked(controller, rule=None, block=0, num_updates=2, mdp=MDP):
-    start = mdp.tasks(3, Stream.TEST, block)
-    return BlockRun(mdp.with_rule(rule or NGA()), controller, start, num_updates)
+    return BlockRun(mdp.with_rule(rule or NGA()), controller, mdp.tasks(3, Stream.TEST, block), num_updates)
 
 
 # Two rules, two dampings, grid points in the lanes, a controller that looks at the episodes, and two blocks of tasks.

@@ -18,22 +18,12 @@ from metastep.experiments.reporting import print_comparison
 from metastep.fqi import ExtraTrees, MetaFQI, Model, ObservationPart, TrainingData, model_from, save_model
 from metastep.mdp.dataset import Counts
 from metastep.mdp.history import Transitions
-from metastep.report import figures
+from metastep.report import figures, tables
 from metastep.report.compose import compose
 from metastep.report.document import Command, Document, Heading, Paragraph, Picture, Table, draw
 from metastep.report.figures import PALETTE, PAPER, QUIET, SPARE, TEXT, colour_of
 from metastep.report.results import some_tasks
-from metastep.report.tables import (
-    Findings,
-    Fitted,
-    Searched,
-    about,
-    best_baseline,
-    interval,
-    number,
-    target_of,
-    yardstick_of,
-)
+from metastep.report.tables import Findings, Fitted, Searched, about, interval, number, target_of
 from metastep.rules.spaces import Range
 from tests.evaluation.test_statistics import make_comparison, simulated
 from tests.search.test_model import model as searched_model
@@ -64,14 +54,12 @@ def findings(comparison: Comparison, **config: Any) -> Findings:
     validation, starts = make_comparison(simulated((0.0,), 10), ("N=1",)), np.zeros((2, 3), np.float32)
     counts = Counts(transitions=100, flagged=0, excluded=0, num_steps=1e6)
     fitted = {comparison.names[0]: Fitted(small_model(), validation, counts, starts, starts + 1, 2, settings)}
-    space = ContextSpace(("x",), (0.0,), (1.0,))
-    return Findings("test", "metastep run test", settings, comparison, space, fitted)
+    return Findings("test", "metastep run test", settings, comparison, ContextSpace(("x",), (0.0,), (1.0,)), fitted)
 
 
 def compared(num_tasks: int = 30) -> Comparison:
     comparison = make_comparison(simulated((0.5, 0.0, -0.5, 2.0), num_tasks), NAMES, yardsticks=("oracle",))
-    looks = [baselines.make(name) for name in NAMES]
-    named = zip(comparison.methods, looks, strict=True)
+    named = zip(comparison.methods, [baselines.make(name) for name in NAMES], strict=True)
     methods = tuple(record._replace(label=look.label, colour=look.colour) for record, look in named)
     return dataclasses.replace(comparison, methods=methods)
 
@@ -297,7 +285,7 @@ def test_everything_that_is_chosen_has_a_panel() -> None:
 
 def test_single_tasks_run_from_the_worst_to_the_best() -> None:
     comparison = with_menu(compared(TASKS))
-    best = best_baseline(comparison, "metastep")
+    best = tables.best_baseline(comparison, "metastep")
     assert best == "fixed"
     auc = comparison.returns[:, :, 1:].astype(np.float64).mean(axis=2)
     ahead = auc[0] - auc[comparison.index(best)]
@@ -325,7 +313,7 @@ def test_the_learned_method_that_chooses_most_is_the_target() -> None:
     assert target(*learned, *rest) == "fixed"
     learned[2] = learned[2]._replace(name="metastep")
     assert target(*learned, *rest) == "metastep"
-    assert yardstick_of(comparison, "metafqi") == "oracle"
+    assert tables.yardstick_of(comparison, "metafqi") == "oracle"
 
 
 def test_values_of_a_menu_have_a_line_for_each_direction_and_a_ring_at_the_choice() -> None:

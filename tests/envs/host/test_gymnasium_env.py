@@ -81,8 +81,7 @@ def test_ends_are_kept_and_time_limits_are_lifted():
         limited = gymnasium.wrappers.TimeLimit(Countdown(context.length), 3)  # the horizon belongs to the rollout
         return gymnasium.wrappers.OrderEnforcing(limited)
 
-    env = GymnasiumEnv(make, LENGTH)
-    rollout = Rollout(env, LinearGaussian(4, 2, 1.0), num_episodes=3, horizon=6, discount=1.0)
+    rollout = Rollout(GymnasiumEnv(make, LENGTH), LinearGaussian(4, 2, 1.0), num_episodes=3, horizon=6, discount=1.0)
     context = jnp.asarray([[2.0], [4.0], [9.0]], jnp.float32)
     estimate = Estimator(rollout)(jnp.zeros((3, 10), jnp.float32), context, jax.random.key(0))
     np.testing.assert_array_equal(estimate.mean_return, [2.0, 4.0, 5.0])
