@@ -26,9 +26,7 @@ from metastep.mdp.runs import BlockRun, Plan, run_plans
 class MetaFQIController(Controller):
     """h = argmax_h Q_N(x, h), or direction and step with a menu; a model that was fitted for another setting is an error."""
 
-    model: Model | MetaFQI | None = (
-        None  # a `MetaFQI` has no record of what it was fitted for; None is the experiment's
-    )
+    model: Model | MetaFQI | None = None  # a `MetaFQI` has no record of a setting; None is the experiment's model
     iteration: int | None = None  # N; None takes the one the model selected, or its last
     contexts: NDArray[np.float32] | None = None  # the task list that it was trained on, if any
 

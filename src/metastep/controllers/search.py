@@ -188,9 +188,7 @@ def line_search(mdp: EpisodicMetaMDP, learners: Learners, candidates: Array) -> 
 class GreedyOracle(Controller):
     """The step with the best return on fresh episodes, at each update; it costs another batch for each candidate."""
 
-    num_stepsizes: int = (
-        101  # evenly spaced along every direction; 0 takes as many as the experiment's model chooses from
-    )
+    num_stepsizes: int = 101  # evenly spaced along every direction; 0 is as many as the experiment's model has
 
     name: ClassVar[str] = "greedy-oracle"
     is_yardstick: ClassVar[bool] = True

@@ -128,9 +128,7 @@ class _HalfCheetah:
     control_cost: float = 0.05  # the weight of sum a^2
     # Whether a^2 is of the clipped action, which motors obey, or of the policy's. The paper does not say.
     cost_of: Literal["clipped", "unclipped"] = "clipped"
-    reset_scale: float = (
-        0.1  # bound of the uniform noise on first positions, and standard deviation of that on velocities
-    )
+    reset_scale: float = 0.1  # bound of the uniform noise on first positions, standard deviation of that on velocities
 
     name, packages = "halfcheetah", ("mujoco", "gymnasium")  # the engine and the model file
     num_observations, num_actions, reset_noise, step_noise = 2 * NUM_JOINTS - 1, NUM_MOTORS, 2 * NUM_JOINTS, 0

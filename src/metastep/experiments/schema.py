@@ -1,4 +1,4 @@
-"""The schema of a configuration: sections, and fields with a sentence; settings of classes have theirs and bounds from there."""
+"""The schema of a configuration: sections, and fields with a sentence each; what a class defines is taken from there."""
 
 import math
 import re

@@ -16,16 +16,7 @@ from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import Count, from_json
 from metastep._core.storage import require_stamp, stamp
 from metastep.features import diagnostics as reports
-from metastep.features.diagnostics import (
-    ANY,
-    DIAGNOSTICS,
-    Memory,
-    MinibatchStats,
-    Movement,
-    Observed,
-    asked_for,
-    observed,
-)
+from metastep.features.diagnostics import ANY, Memory, MinibatchStats, Movement, Observed, asked_for, observed
 from metastep.fqi import guard as guards
 from metastep.fqi.guard import Fallback, Guard, Outside, Values, own_values, warn
 
@@ -387,7 +378,7 @@ def as_diagnostics(*given: Any, convert: Callable[[str, Any], Any] = as_numbers)
         if not isinstance(each, Mapping):
             raise InputError(f"diagnostics is {shown(each)}, allowed are numbers by name.")
         for name, value in each.items():
-            numbers, has_one = convert(str(name), value), name in DIAGNOSTICS and name not in _LISTS
+            numbers, has_one = convert(str(name), value), name in reports.DIAGNOSTICS and name not in _LISTS
             if numbers.size != 1 if has_one else not numbers.size:
                 allowed = "one" if has_one else "at least one"
                 raise InputError(f"diagnostics: {name} has {numbers.size} numbers, allowed is {allowed}.")
