@@ -15,7 +15,6 @@ from jax import Array, lax
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
-_ROUNDS = np.float32(1.5 * 2**23)
 _SQRT2 = np.float32(np.sqrt(2.0))
 # pi/2 in three parts, the first two short enough that their product with a small integer is exact in float32.
 _HALF_PI = (np.float32(1.5703125), np.float32(4.837512969970703125e-4), np.float32(7.549789954891e-8))
@@ -87,12 +86,10 @@ def runge_kutta(derivative: Callable[[Any], Any], state: Any, time: float) -> An
     return moved(jax.tree.map(lambda a, b, c, d: (a + 2.0 * b + 2.0 * c + d) / 6.0, start, early, late, end), time)
 
 
-def sincos(angle: Array) -> tuple[Array, Array]:
+def sincos(angle: Array, nearest: Callable[[Array], Array] = jnp.round) -> tuple[Array, Array]:
     """Return sine and cosine to 1e-7 (absolute) for |angle| up to about 1e4, five times as fast as `jnp.sin` and `jnp.cos`."""
     # The angle is reduced to [-pi/4, pi/4], where odd and even minimax polynomials serve, and turned back by quarter turns.
-    quarters = angle * np.float32(2.0 / np.pi)
-    # A GPU's kernels lack `jnp.round`; adding and taking away 1.5 * 2^23 rounds, too.
-    quarters = (quarters + _ROUNDS) - _ROUNDS if jax.default_backend() == "gpu" else jnp.round(quarters)
+    quarters = nearest(angle * np.float32(2.0 / np.pi))
     rest = angle - quarters * _HALF_PI[0] - quarters * _HALF_PI[1] - quarters * _HALF_PI[2]
     square = rest * rest
     sine = rest + rest * square * (-1.6666654611e-1 + square * (8.3321608736e-3 - square * 1.9515295891e-4))

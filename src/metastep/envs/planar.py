@@ -14,7 +14,7 @@ sides of its friction pyramid: normal ± friction * tangent for the tangents wit
 the plane, so that the last two are the normal's row, twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations_with_replacement
 from operator import add
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from metastep._core.numerics import sincos
 
 Scalar = Any  # a traced scalar, or a constant
 Scalars = tuple[Array, ...]
+Nearest = Callable[[Array], Array]  # whole number
 Matrix = dict[tuple[int, int], Scalar]
 
 _LANES = 128  # environments of a block of a GPU's kernel
@@ -153,7 +154,7 @@ class Placed(NamedTuple):
 Pose = list[Placed]
 
 
-def pose_of(cheetah: Cheetah, position: Scalars) -> Pose:
+def pose_of(cheetah: Cheetah, position: Scalars, nearest: Nearest = jnp.round) -> Pose:
     """Where the bodies are."""
     pose: Pose = []
     for body, angle in zip(cheetah.bodies, position[NUM_SLIDES:], strict=True):
@@ -161,7 +162,7 @@ def pose_of(cheetah: Cheetah, position: Scalars) -> Pose:
         if body.parent is not None:
             parent = pose[body.parent]
             angle, hinge, height = angle + parent.angle, parent.turned(hinge), parent.height
-        sin, cos = sincos(angle) if angle.dtype == jnp.float32 else (jnp.sin(angle), jnp.cos(angle))
+        sin, cos = sincos(angle, nearest) if angle.dtype == jnp.float32 else (jnp.sin(angle), jnp.cos(angle))
         pose.append(Placed(angle, sin, cos, hinge, height + hinge.z))
     return pose
 
@@ -352,14 +353,16 @@ def smooth_forces(cheetah: Cheetah, pose: Pose, position: Scalars, velocity: Sca
     return smooth
 
 
-def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int) -> CheetahState:
+def step(
+    cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int, nearest: Nearest = jnp.round
+) -> CheetahState:
     """One physics step.
 
     The accelerations minimise the square of the difference from the smooth acceleration, measured by the mass matrix, plus what
     the rows of the constraints pay. Newton's method needs no line search here; `HalfCheetahVelPlanar` says how many steps.
     """
     position, velocity, start = state
-    pose = pose_of(cheetah, position)
+    pose = pose_of(cheetah, position, nearest)
     constraints = constraints_of(cheetah, pose, position, velocity)
     smooth = smooth_forces(cheetah, pose, position, velocity, action)
 
@@ -386,8 +389,10 @@ def step(cheetah: Cheetah, state: CheetahState, action: Scalars, iterations: int
     return CheetahState(moved, after, acceleration)
 
 
-def _in_a_loop(cheetah: Cheetah, row: CheetahState, torque: Scalars, steps: int, iterations: int) -> CheetahState:
-    return lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, torque, iterations), row)
+def _in_a_loop(
+    cheetah: Cheetah, row: CheetahState, torque: Scalars, steps: int, iterations: int, nearest: Nearest = jnp.round
+) -> CheetahState:
+    return lax.fori_loop(0, steps, lambda _, before: step(cheetah, before, torque, iterations, nearest), row)
 
 
 def in_one_kernel(
@@ -403,7 +408,8 @@ def in_one_kernel(
 
     def kernel(*refs: Any) -> None:
         state, torque = jax.tree.unflatten(form, [ref[...] for ref in refs[: len(before)]])
-        state = _in_a_loop(cheetah, state, torque, steps, iterations)
+        # Kernels have no `jnp.round`.
+        state = _in_a_loop(cheetah, state, torque, steps, iterations, lambda number: jnp.floor(number + 0.5))
         for ref, value in zip(refs[len(before) :], jax.tree.leaves(state), strict=True):
             ref[...] = value
 
