@@ -31,11 +31,8 @@ def _with_and_without_context(run: PresetRun) -> Column:
         claim = "Little is lost when the model is refitted on the same data without the task's context"
         judged = small(run, comparison, paired(run, comparison, "metafqi", ["without context"]), claim, at_most)
     drawn, quantity, note = columns.shown(run, comparison)
-    lines = [
-        columns.main_line(drawn, "with context"),
-        line_of(drawn, "without context", label="without", shade=CONTRAST),
-        line_of(drawn, "fixed", is_dashed=True),
-    ]
+    without = line_of(drawn, "without context", label="without", shade=CONTRAST)
+    lines = [columns.main_line(drawn, "with context"), without, line_of(drawn, "fixed", is_dashed=True)]
     return Column([judged], [curves(run.title, lines, ylabel=quantity)], comparison, note)
 
 
@@ -50,12 +47,9 @@ def without_context(run: PresetRun, model: str = "") -> Comparison:
         blind = Run(own.path, own.config.model_copy(update={"meta": seen}), own.tasks)
         fitted = stages.fit_model(blind, own.collect(tracker=run.tracker), tracker=run.tracker)
         fitted = stages.select(fitted, stages.validate(blind, fitted, tracker=run.tracker))
-        facts: Any = {
-            "space": own.mdp.space,
-            "observation": seen.observation,
-            "label": f"{word or 'metaFQI '}without context",
-        }
-        return run.test([Method(f"{word}without context", own.mdp.rule, MetaFQIController(fitted), **facts)])
+        names: Any = {"name": f"{word}without context", "label": f"{word or 'metaFQI '}without context"}
+        facts: Any = {"space": own.mdp.space, "observation": seen.observation}
+        return run.test([Method(rule=own.mdp.rule, controller=MetaFQIController(fitted), **names, **facts)])
 
     return run.kept("-".join(f"without context {model}".split()), make, [f"models/{model}/data" if model else "data"])
 
@@ -103,10 +97,7 @@ def for_four_times_as_long(run: PresetRun) -> Comparison:
 def _for_longer(run: PresetRun) -> Column:
     trained, num_updates = run.config.meta.num_updates, LONGER * run.config.compare.num_updates
     comparison = for_four_times_as_long(run)
-    claim = (
-        f"Trained on {trained} updates, metaFQI still learns faster over {num_updates} than the fixed step tuned for "
-        f"{num_updates}"
-    )
+    claim = f"Trained on {trained} updates, metaFQI still learns faster over {num_updates} than the fixed step tuned for them"
     ours, fixed = comparison.returns[:2, :, -1].astype(np.float64).mean(axis=1)
     judged = beats_every(run, comparison, "metafqi", ["fixed"], claim).adding(
         f"tuned h = {columns.tuned_step(comparison):g}", f"final return {ours:.1f} against {fixed:.1f}"

@@ -14,8 +14,7 @@ from paper.comparisons import by_iteration, fixed_grid, with_fixed_grid
 from paper.outcome import within
 from paper.workbench import PresetRun
 
-_PAPERS_STEP = 0.1
-"""What the paper's models resemble on SwingUp."""
+_PAPERS_STEP = 0.1  # what the paper's models resemble on SwingUp
 
 
 def best_validated(model: Model, among: Sequence[int]) -> int:
@@ -48,13 +47,9 @@ def _iterations(run: PresetRun) -> Column:
     comparison, model = by_iteration(run), run.learn()
     last, selected = len(model.q_functions), model.record.selected_iteration
     several, earlier = best_validated(model, range(2, last + 1)), best_validated(model, range(1, last))
-    ahead = (
-        f"Planning several updates ahead beats planning one: N = {several} (of 2 to {last}, best on validation tasks) against "
-        "N = 1"
-    )
+    ahead = f"Planning several updates ahead beats planning one: N = {several} (validated best of 2 to {last}) against N = 1"
     degrading = (
-        f"Too many iterations degrade: N = {earlier} (of 1 to {last - 1}, best on validation tasks) beats the last, "
-        f"N = {last}"
+        f"Too many iterations degrade: N = {earlier} (validated best of 1 to {last - 1}) beats the last, N = {last}"
     )
     judged = [
         beats_every(run, comparison, f"N={several}", ["N=1"], ahead),

@@ -18,8 +18,7 @@ from paper.workbench import PresetRun
 
 KINDS = ("double", "single")
 _NUM_STATES = 5
-_ITERATIONS = 3
-"""Planned updates, as in the paper's experiment."""
+_ITERATIONS = 3  # planned updates, as in the paper's experiment
 
 
 def random_states(run: PresetRun) -> Comparison:
