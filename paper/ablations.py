@@ -18,8 +18,7 @@ from paper.environments import ENVIRONMENTS
 from paper.outcome import at_most, no_better
 from paper.workbench import PresetRun, Workbench
 
-LONGER = 4
-"""Times the updates of the comparison: 60 on CartPole, where metaFQI is trained on 15."""
+LONGER = 4  # times the updates of the comparison: 60 on CartPole, where metaFQI is trained on 15
 
 
 def _with_and_without_context(run: PresetRun) -> Column:

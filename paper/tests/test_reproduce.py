@@ -142,6 +142,17 @@ def test_figure_2_shows_halfcheetah_for_as_long_as_it_was_trained(tmp_path):
     assert known.returns.shape[2] == 2 * 6 + 1  # twice what is shown, since five times 2 is less
 
 
+def test_tuned_values_are_kept_for_more_updates(cheetah):
+    out, _ = cheetah
+    [outcome] = reproduce(["longer"], out, "tiny", environments=["halfcheetah"])
+    folder = out / "runs" / "halfcheetah"
+    shown, fixed = load(folder / "extra" / "more-updates.safetensors"), load(folder / "results" / "fixed.safetensors")
+    assert shown.names == ("metastep", "metafqi", "fixed", "kl-adaptive", "metagrad")
+    assert shown.methods[2].values == fixed.methods[0].values
+    np.testing.assert_array_equal(shown.returns[2], fixed.returns[0])  # as many updates at this scale
+    assert "over 2 updates" in outcome.claim
+
+
 def test_fixed_context_runs_have_one_task_but_different_first_policies(made):
     out, _ = made
     bench = Workbench(out, "tiny", 3)
