@@ -80,7 +80,8 @@ def selected_is(measured: Measured, number: int) -> Outcome:
     best, theirs = _best_validated(measured.comparison, numbers), f"N={number}"
     found = beats(measured, best, theirs)._replace(detail=f"{best} is selected")
     words: dict[Verdict, Verdict] = {"holds": "does not hold"}
-    return found._replace(verdict="holds" if best == theirs else words.get(found.verdict, "not distinguishable"))
+    judged: Verdict = "holds" if best == theirs else words.get(found.verdict, "not distinguishable")
+    return found._replace(verdict=judged, rule="")  # seeds' verdicts decide: the rule is about the other iteration
 
 
 def last_degrades(measured: Measured) -> Outcome:
