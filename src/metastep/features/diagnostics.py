@@ -17,7 +17,7 @@ from metastep.simulation.rollouts import mean_and_error
 
 SMALLEST = 1e-6  # lower bound of the arguments of logarithms
 LOWEST_EXPLAINED = -1.0  # lower bound of the explained variance
-OF_LOOP = ("own_steps", "num_updates", "discrete")  # features that never change in a training loop
+OF_LOOP = ("own_steps",)  # features that never change in a training loop
 SMOOTHING = 0.8  # decay of the moving average of changes of the return
 
 # The largest float32 means "any finite number", because Gymnasium's checker warns about infinite bounds.
@@ -200,7 +200,7 @@ DIAGNOSTICS = {
 """Diagnostics that a loop may report, by name; a model needs some of them. A feature of your own may add its diagnostics."""
 
 _OF_THE_LAST_UPDATE = (*PER_MINIBATCH, "last_clip_fraction", "gradient_steps", "step_norm", "step_cosine", "rate")
-_OWN = ("rate", "budget", "own_steps", "discrete")  # known to a stepper without a report
+_OWN = ("rate", "budget", "own_steps")  # known to a stepper without a report
 _ROUNDING = 1e-3
 # The smallest and the largest number that a diagnostic can be, and both in words.
 POSSIBLE: dict[str, tuple[float, float, str]] = defaultdict(lambda: (-ANY, ANY, "a finite number of float32"))

@@ -97,11 +97,6 @@ def own_steps(own_steps: Any, xp: Any) -> Any:
     return xp.where(own_steps > 0.0, xp.log10(xp.maximum(own_steps, 1.0)), np.nan)
 
 
-def num_updates(budget: Any, xp: Any) -> Any:
-    """Decimal logarithm of how many updates a learner makes; 500 and more are alike."""
-    return xp.log10(xp.clip(budget, 1.0, 500.0))
-
-
 def entropy_change(entropy: Any, memory: Any, xp: Any) -> Any:
     """Entropy of the policy on the current batch minus that on the first one, in nats."""
     return xp.where(memory.sound > 0, entropy - memory.first_entropy, 0.0)
@@ -169,7 +164,7 @@ def gradient_steps(gradient_steps: Any, xp: Any) -> Any:
 _FORMULAS: tuple[Callable[..., Any], ...] = (
     *(steps, log_norms, slopes, gains, cosines, last_cosines, return_change, change_in_errors, relative_error, update),
     *(budget, entropy_change, first_entropy, explained_variance, step_ratio, relative_step, gradient_change),
-    *(actor_gradient, target_change, smoothed_change, drop_in_errors, gradient_steps, own_steps, num_updates),
+    *(actor_gradient, target_change, smoothed_change, drop_in_errors, gradient_steps, own_steps),
 )
 _OWN = ("memory", "xp")  # parameters that are not diagnostics
 _BOUNDS: dict[str, Callable[[Any], Any]] = {  # all others are any finite numbers
@@ -186,7 +181,6 @@ _PLAIN = {  # unchanged diagnostics
     "return_error": ("return_error", "The standard error of the mean return."),
     "clip_fraction": ("clip_fraction", "Share of ratios that the last update clipped, over all minibatches."),
     "last_clip_fraction": ("last_clip_fraction", "Share of ratios that the last update clipped in its last epoch."),
-    "discrete": ("discrete", "1 where actions are choices, 0 where they are real, 0.5 where that is not known."),
     "step_cosine": ("step_cosine", "Cosine between the last step and the one before it; 0 before the second."),
 }
 _LOGARITHMS = {

@@ -254,8 +254,7 @@ class Stepper:
             progress = xp.minimum(state.memory.updates / self.num_updates, 1.0)
             own = own_values(self.fallback, progress, self.model.record.hyperparameters, xp)
         steps = own.get("gradient_steps", guards.own_steps(self.loop))
-        discrete = {"discrete": 1.0, "continuous": 0.0}.get(str(self.loop.get("actions")), 0.5)
-        of_loop = {"budget": self.num_updates, "own_steps": steps, "discrete": discrete}
+        of_loop = {"budget": self.num_updates, "own_steps": steps}
         known = {name: xp.asarray(value, np.float32) for name, value in of_loop.items()}
         found, parts = observed(self.features, reported, state, known, xp), [xp.zeros(0, xp.float32)]
         for name, size in self.model.record.keywords.items():

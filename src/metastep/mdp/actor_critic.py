@@ -59,7 +59,7 @@ class ActorCriticMDP(MetaMDP):
 
     diagnosed: ClassVar[tuple[str, ...]] = (
         *("theta", "context", "mean_return", "return_error", "entropy", "explained_variance", "approx_kl"),
-        *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget", "last_clip_fraction", "discrete"),
+        *("clip_fraction", "step", "step_norm", "step_cosine", "rate", "budget", "last_clip_fraction"),
         *("gradient_norm", "actor_gradient_norm", "gradient_steps", "parameter_norm", "target_std", "own_steps"),
     )
 
@@ -109,8 +109,7 @@ class ActorCriticMDP(MetaMDP):
     @property
     def of_loop(self) -> dict[str, float]:
         """Diagnostics of the training loop, which never change."""
-        own, discrete = self.rule.own_steps(self.sampler.batch_size), self.policy.num_choices is not None
-        return {"budget": float(self.budget), "own_steps": float(own), "discrete": float(discrete)}
+        return {"budget": float(self.budget), "own_steps": float(self.rule.own_steps(self.sampler.batch_size))}
 
     def with_budget(self, num_updates: int) -> "ActorCriticMDP":
         return replace(self, budget=num_updates)
