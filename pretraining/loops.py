@@ -18,8 +18,8 @@ from pretraining.families.robots import Robot
 RATES = Range(3e-5, 0.1, "log")
 # Gradient steps count in percent of those that a loop makes by itself: loops differ too much for one number.
 PERCENT = Range(25.0, 200.0, "log", "gradient_steps")
-# Where a search begins, besides a loop's own gradient steps; a schedule's rate falls from twice this one (`recipe.annealed`).
-START = {"stepsize": 6.5e-3, "clip_range": 0.2, "gae_lambda": 0.95, "entropy_weight": 3e-4, "critic_rate": 1.0}
+# Where a search begins, besides a loop's own gradient steps and the rate (`recipe.with_rate`).
+START = {"clip_range": 0.2, "gae_lambda": 0.95, "entropy_weight": 3e-4, "critic_rate": 1.0}
 
 
 class Loop(NamedTuple):

@@ -31,6 +31,18 @@ class Rate(NamedTuple):
         return f"{self.rate:g}, {'falling' if self.falls else 'constant'}"
 
 
+class Scaled(NamedTuple):
+    """A rate that depends on the gradient steps that a loop makes by itself; in a schedule, it falls linearly from there."""
+
+    rate: float  # of a loop that makes `own_steps`
+    exponent: float
+    own_steps: float = 64.0
+
+    def of_loop(self, own_steps: float) -> float:
+        """Return the rate of a loop."""
+        return self.rate * (self.own_steps / own_steps) ** self.exponent
+
+
 IDLE = Rate(0.0)
 CONSTANT = tuple(map(Rate, (3e-4, 1e-3, 3e-3, 1e-2)))
 FALLING = tuple(Rate(rate, True) for rate in (3e-4, 6e-4, 1e-3, 2e-3, 3e-3, 5e-3, 8e-3, 1.3e-2, 2e-2, 3e-2, 6e-2))
@@ -108,11 +120,27 @@ def share(scores: Scores, low: float, unit: float) -> float:
     return float(np.clip((finite(scores, -np.inf).mean() - low) / unit, LEAST, MOST))
 
 
+def _shares(scores: Mapping[str, Scores]) -> Scores:
+    """Return shares of each family's own best gain: (families, schedules)."""
+    references = {name: reference(own, int(own.mean(axis=1).argmax())) for name, own in scores.items()}
+    return np.array([[share(row, *references[name]) for row in own] for name, own in scores.items()])
+
+
 def universal_rate(scores: Mapping[str, Scores]) -> int:
     """Return which schedule of the grid has the best mean share of each family's own best gain."""
-    references = {name: reference(own, int(own.mean(axis=1).argmax())) for name, own in scores.items()}
-    shares = [[share(row, *references[name]) for row in own] for name, own in scores.items()]
-    return int(np.mean(shares, axis=0).argmax())
+    return int(_shares(scores).mean(axis=0).argmax())
+
+
+def scaled_rate(scores: Mapping[str, Scores], own_steps: Mapping[str, float]) -> Scaled:
+    """Return the same of falling rates that depend on the loop; shares are interpolated along the logarithm of the rate."""
+    logs, shares = np.log([each.rate for each in FALLING]), _shares(scores)[:, -len(FALLING) :]
+
+    def worth(tried: Scaled) -> float:
+        rows = zip(scores, shares, strict=True)
+        return float(np.mean([np.interp(np.log(tried.of_loop(own_steps[name])), logs, row) for name, row in rows]))
+
+    exponents = 0.0, 0.25, 0.5, 0.75, 1.0
+    return max((Scaled(each.rate, exponent) for exponent in exponents for each in FALLING), key=worth)
 
 
 def reference(scores: Scores, rate: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ on the selection families as a share of what the best universal schedule of the 
 Levels branch first: the constant up to a third of the generations, from there the schedule up to two thirds, from there feedback
 to the end. Then the schedule and the constant are searched to the end, to be compared with it. Where the time is up, the levels
 that are there are compared, and the same command goes on later; docs/pretraining.md says how long all this takes on a GPU. A
-schedule begins with a rate that falls, as the best universal one does; gradient steps count in percent of a loop's own.
+schedule begins with a rate that falls, from one that suits the loop's own gradient steps; a model's are in percent of these.
 """
 
 import dataclasses
@@ -146,13 +146,14 @@ def train(work: Work) -> SearchedModel:
     population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
     tuned = tuned_families(plan, population, judges)
     with Ahead((tuned | population).values()) as ahead:
-        universal = universal_rate(work, tuned)
+        universal, scaled = best_rates(work, tuned)
         worth = references(work, judges, universal)
-        found = search_levels(work, population, judges, worth, ahead)
+        found = search_levels(work, population, judges, worth, scaled, ahead)
         shares, weights = judge(work, found, judges, worth)
         level, levels = select(shares)
         network, course = found[level]
-        about: Any = {"universal_rate": rates.GRID[universal]._asdict(), "selection_scores": shares}
+        about: Any = {"universal_rate": rates.GRID[universal]._asdict(), "scaled_rate": scaled._asdict()}
+        about["selection_scores"] = shares
         about["generations"] = {name: own.generation for name, (_, own) in found.items()}
         about["judged"] = {name: own.scores[-1][0] for name, (_, own) in found.items()}  # the last one
         recorded: Any = {"validation": levels, "seed": work.seed, "search_steps": course.steps, "configuration": {}}
@@ -186,9 +187,11 @@ def tuned_families(plan: Plan, population: Mdps, judges: Mdps) -> Mdps:
     return {**judges, **{name: population[name] for name in plan.search[:: plan.tuned_every]}}
 
 
-def universal_rate(work: Work, tuned: Mdps) -> int:
-    """Return which schedule of the rate is the best for all of these families."""
-    return rates.universal_rate({name: tuned_rates(work, name, mdp) for name, mdp in tuned.items()})
+def best_rates(work: Work, tuned: Mdps) -> tuple[int, rates.Scaled]:
+    """Return which schedule of the rate is the best for all of these families, and how the best falling rate depends on loops."""
+    scores = {name: tuned_rates(work, name, mdp) for name, mdp in tuned.items()}
+    own_steps = {name: mdp.of_loop["own_steps"] for name, mdp in tuned.items()}
+    return rates.universal_rate(scores), rates.scaled_rate(scores, own_steps)
 
 
 def references(work: Work, judges: Mdps, universal: int) -> dict[str, Any]:
@@ -202,7 +205,7 @@ class _Paused(Exception):
 
 
 def search_levels(
-    work: Work, population: Mdps, judges: Mdps, worth: Any, ahead: Ahead, is_whole: bool = False
+    work: Work, population: Mdps, judges: Mdps, worth: Any, scaled: rates.Scaled, ahead: Ahead, is_whole: bool = False
 ) -> Found:
     """Search all levels, and keep every generation; return those that are there when the time is up, unless `is_whole`."""
     search, families, half = work.plan.search_settings(), [*population.values()], work.plan.learners // 2
@@ -262,8 +265,7 @@ def search_levels(
             known = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
             network = Network(**known)
             weights = evolution.first_weights(network, work.seed, simpler)
-            if level == "schedule":
-                weights = annealed(network, weights, families[0].space)
+            weights = with_rate(network, weights, families, None if simpler else scaled)
             starts[level] = Start(network, weights, simpler.steps if simpler else 0.0)
             course = go_on(starts[level], min(branch, own.generations))
             simpler = Start(network, course.branch, course.branch_steps)
@@ -276,14 +278,28 @@ def search_levels(
     return found
 
 
-def annealed(network: Network, weights: Weights, space: Any) -> Weights:
-    """Return a schedule whose rate falls linearly from twice that of a constant: evolution would take generations to find it."""
-    place, rates = space.names.index("stepsize"), space.ranges[space.names.index("stepsize")]
-    curves, base = network.split(weights).curves.copy(), logit(np.clip(network.base[place], INSIDE, 1.0 - INSIDE))
-    first = 2.0 * rates.from_unit(expit(base + curves[0, place]), np)
-    wanted = [rates.to_unit(first * (1.0 - share)) for share in np.linspace(0.0, 1.0, network.knots)]
-    curves[:, place] = logit(np.clip(wanted, INSIDE, 1.0 - INSIDE)) - base
-    return np.concatenate([curves.ravel(), weights[curves.size :]]).astype(np.float32)
+def with_rate(network: Network, weights: Weights, families: Any, scaled: rates.Scaled | None = None) -> Weights:
+    """Return a schedule whose rate falls linearly from twice a constant's: evolution would take generations to find it.
+
+    A constant's is half of what `scaled` says of each loop, by least squares of logits: a schedule is closest in the middle.
+    """
+    space, parts = families[0].space, network.split(weights := weights.copy())  # views
+    place = space.names.index("stepsize")
+    bounds, base = space.ranges[place], logit(np.clip(network.base[place], INSIDE, 1.0 - INSIDE))
+
+    def added(wanted: Any) -> Any:
+        return logit(np.clip([bounds.to_unit(rate) for rate in wanted], INSIDE, 1.0 - INSIDE)) - base
+
+    if scaled is not None:
+        known = evolution.features_of_loops(families)
+        seen = [(np.array(known[network.features[i]]) - network.mean[i]) / network.spread[i] for i in network.of_loop]
+        wanted = added([0.5 * scaled.of_loop(mdp.of_loop["own_steps"]) for mdp in families])
+        best = np.linalg.lstsq(np.stack([np.ones(len(families)), *seen], axis=1), wanted)[0]
+        parts.curves[:, place], parts.loop[:, place] = best[0], best[1:]
+    if network.level == "schedule":
+        first = 2.0 * bounds.from_unit(expit(base + parts.curves[0, place]), np)
+        parts.curves[:, place] = added(first * np.linspace(1.0, 0.0, network.knots))
+    return weights
 
 
 def block_of(mdp: ActorCriticMDP, controller: Any, seed: int, stream: Stream = Stream.VALIDATION) -> BlockRun:

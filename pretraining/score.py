@@ -18,21 +18,10 @@ from metastep.report.figures import alone, points
 from metastep.search import Level
 from metastep.search.controller import model_parts
 from metastep.search.evolution import finite
-from pretraining import rates
+from pretraining import rates, recipe
 from pretraining.loops import PERCENT
 from pretraining.rates import GRID, Rate, Rates
-from pretraining.recipe import (
-    MARGIN,
-    Mdps,
-    Plan,
-    block_of,
-    open_plan,
-    references,
-    search_levels,
-    tuned_families,
-    tuned_rates,
-    universal_rate,
-)
+from pretraining.recipe import MARGIN, Mdps, Plan, block_of
 from pretraining.work import Ahead, Work, for_all
 
 METHODS = ("idle", "universal", "own", "model")
@@ -70,7 +59,7 @@ def _test_mdps(plan: Plan) -> dict[str, ActorCriticMDP]:
 
 def rates_tested(work: Work, name: str, mdp: ActorCriticMDP, universal: Rate) -> dict[str, Any]:
     """Return the scores of schedules of the rate on the test tasks of a family, by method, and its own best schedule."""
-    own = GRID[tuned_rates(work, name, mdp).mean(axis=1).argmax()]
+    own = GRID[recipe.tuned_rates(work, name, mdp).mean(axis=1).argmax()]
     known = {method: Rates([rate]) for method, rate in zip(METHODS, (rates.IDLE, universal, own), strict=False)}
     found = work.kept(f"test-rates/{name}", lambda: _scores(work, name, mdp, known), [str(universal), str(own)])
     return found | {"own_rate": str(own)}
@@ -95,12 +84,12 @@ def score_by_number(work: Work, level: Level) -> dict[str, list[float]]:
     plan, found = work.plan, dict[str, list[float]]()
     judges, population, mdps = plan.mdps(plan.selection), plan.mdps(plan.search, twins=2), _test_mdps(plan)
     with Ahead(mdps.values()):
-        universal = universal_rate(work, tuned_families(plan, population, judges))
-        known = {name: rates_tested(work, name, mdp, GRID[universal]) for name, mdp in mdps.items()}
+        best = recipe.best_rates(work, recipe.tuned_families(plan, population, judges))
+        known = {name: rates_tested(work, name, mdp, GRID[best[0]]) for name, mdp in mdps.items()}
     each = plan.size_generations * plan.families_at_once + 2 * len(plan.selection) + len(plan.test)
     work.announce("with fewer families", len(plan.sizes) * each)
     for number in plan.sizes:
-        found[str(number)] = with_fewer(work, number, level, mdps, known, universal)
+        found[str(number)] = with_fewer(work, number, level, mdps, known, *best)
         work.folder.write("sizes", {"level": level, "leads": found})
         how: Any = {"xlabel": "families in the search", "ylabel": "lead over the universal rate"}
         panel = points("", np.array([*found.values()]), [*map(int, found)], **how)
@@ -111,17 +100,18 @@ def score_by_number(work: Work, level: Level) -> dict[str, list[float]]:
     return found
 
 
-def with_fewer(work: Work, number: int, level: Level, mdps: Mdps, known: Any, universal: int) -> Any:
+def with_fewer(work: Work, number: int, level: Level, mdps: Mdps, known: Any, universal: int, scaled: Any) -> Any:
     """Search one level with the first so many families of the plan; return its leads on all families of the test."""
     plan = replace(work.plan, search=work.plan.search[:number], levels=(level,), generations=work.plan.size_generations)
-    folder = open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed)
+    folder = recipe.open_plan(work.folder.path / f"families-{number}-{level}", plan, work.seed)
     inside = work._replace(folder=folder, plan=plan)
 
     def leads() -> list[float]:
         population, judges = plan.mdps(plan.search, twins=2), plan.mdps(plan.selection)
-        worth = references(work, judges, universal)
+        worth = recipe.references(work, judges, universal)
         with Ahead((judges | population | dict(mdps)).values()) as ahead:
-            network, course = search_levels(inside, population, judges, worth, ahead, is_whole=True)[level]
+            found = recipe.search_levels(inside, population, judges, worth, scaled, ahead, is_whole=True)
+        network, course = found[level]
         controllers = {name: for_all(mdp, network, course.best) for name, mdp in mdps.items()}
         own = {name: _scores(inside, name, mdp, {"model": controllers[name]}) for name, mdp in mdps.items()}
         return [_lead(known[name] | own[name], "universal")[0] for name in mdps]

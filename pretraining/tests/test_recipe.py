@@ -29,13 +29,26 @@ from pretraining import recipe, work
 from pretraining.families import SETTINGS, TEST
 from pretraining.families.robots import Robot
 from pretraining.loops import LOOPS, Loop, build_mdp, described
-from pretraining.rates import GRID, LEAST, MOST, Rate, Rates, reference, share, task_units, universal_rate
-from pretraining.recipe import MARGIN, PLANS, Plan, annealed, is_finished, open_plan, select, train
+from pretraining.rates import (
+    FALLING,
+    GRID,
+    LEAST,
+    MOST,
+    Rate,
+    Rates,
+    Scaled,
+    reference,
+    scaled_rate,
+    share,
+    task_units,
+    universal_rate,
+)
+from pretraining.recipe import MARGIN, PLANS, Plan, is_finished, open_plan, select, train, with_rate
 from pretraining.sb3 import ZOO
 from pretraining.score import score_all
 from pretraining.work import Clock, Folder, OutOfTime, Work, compile_programs
 
-SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 2, 3, (4,), "relu", ("observations", "rewards"))}
+SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 4, 3, (4,), "relu", ("observations", "rewards"))}
 PLAN = Plan(
     ("integrator", "bandit-continuous"),
     ("tanks",),
@@ -100,6 +113,11 @@ def test_the_record_names_families_and_loops(trained: Path) -> None:
     assert record.setting["rule"]["gae_lambda"] == 0.95
     assert {each.level for each in record.validation} == {"constant", "schedule", "feedback"}
     assert set(record.configuration["selection_scores"]["schedule"]) == {"tanks"}
+    folder = work_in(trained).folder
+    scores = {name: np.array(folder.read(f"rates/{name}")["value"]) for name in record.setting["families"]}
+    steps = {name: 8.0 if own["loop"] == "one" else 4.0 for name, own in record.setting["families"].items()}
+    assert Scaled(**record.configuration["scaled_rate"]) == scaled_rate(scores, steps)
+    assert "own_steps" in record.feature_names
     assert (trained / "model.safetensors").stat().st_size < 30_000
 
 
@@ -358,6 +376,20 @@ def test_the_universal_rate_has_the_best_mean_share() -> None:
     assert (low, unit) == (0.0, pytest.approx(3.0 * np.std(noisy[1], ddof=1) / 2.0))
 
 
+@pytest.mark.parametrize("law", [Scaled(0.003, 0.75), Scaled(0.005, 0.5), Scaled(0.008, 0.25), Scaled(0.013, 0.0)])
+def test_a_rate_that_depends_on_the_loop_is_recovered(law: Scaled) -> None:
+    """The gain of a family falls with the distance of the logarithm of its rate from that of the best."""
+    own_steps = {str(steps): float(steps) for steps in (4, 32, 64, 160, 320)}
+    scores = {}
+    for name, steps in own_steps.items():
+        best = law.rate * (64.0 / steps) ** law.exponent
+        gains = [1.0 - 0.2 * abs(np.log(each.rate / best)) for each in FALLING]
+        rows = [0.0] * (len(GRID) - len(FALLING)) + gains  # without learning and with constant rates, none
+        scores[name] = np.tile(np.array(rows)[:, None], 4) * steps  # units of families differ
+    assert scaled_rate(scores, own_steps) == law
+    assert Scaled(0.01, 0.5).of_loop(16.0) == pytest.approx(0.02)
+
+
 def test_no_family_and_no_learner_decides_alone() -> None:
     """Shares are cut off where a gain is tiny; learners that diverged count as the worst that did not."""
     assert share(np.array([1e6]), 0.0, 1e-6) == MOST
@@ -507,15 +539,58 @@ def test_loops_of_other_people_make_as_many_gradient_steps_as_simulated_ones(tra
 
 
 def test_a_schedule_begins_with_a_rate_that_falls_from_twice_the_constant_one() -> None:
-    space: Any = build_mdp("tanks", LOOPS["sb3"], learners=4).space
+    mdp = build_mdp("tanks", LOOPS["sb3"], learners=4)
+    space: Any = mdp.space
     network = Network(("budget",), (0.5,), (0.3,), (0.5,) * space.num_coordinates, 5)
     weights = np.random.default_rng(0).normal(size=space.num_coordinates).astype(np.float32)
     flat = np.tile(weights, 5)
     found = space.from_unit(
-        network(network.split(annealed(network, flat, space)), np.linspace(0, 1, 5)[:, None], np), np
+        network(network.split(with_rate(network, flat, [mdp])), np.linspace(0, 1, 5)[:, None], np), np
     )
     before = space.from_unit(network(network.split(flat), np.zeros((1, 1)), np), np)[0]
     place = space.names.index("stepsize")
     np.testing.assert_allclose(found[:4, place], 2.0 * before[place] * np.array([1.0, 0.75, 0.5, 0.25]), rtol=1e-3)
     assert found[4, place] < 2.0 * space.low[place]
     np.testing.assert_allclose(np.delete(found, place, 1), np.tile(np.delete(before, place), (5, 1)), rtol=1e-4)
+
+
+def rates_of(start: evolution.Start, mdps: Any, spent: float) -> Any:
+    """The rates that a controller proposes in each loop where this share of the budget is spent."""
+    own_steps = np.log10([mdp.of_loop["own_steps"] for mdp in mdps])
+    seen = {"own_steps": own_steps, "budget": np.full(len(mdps), spent)}
+    rows = np.stack([seen[name] for name in start.network.features], axis=1)
+    unit = start.network(start.network.split(start.weights), rows, np)
+    return mdps[0].space.ranges[0].from_unit(unit[:, mdps[0].space.names.index("stepsize")], np)
+
+
+@pytest.mark.parametrize("plan", ["full", "medium"])
+@pytest.mark.parametrize("law", [Scaled(0.003, 0.75), Scaled(0.01, 0.25), Scaled(0.013, 0.0)], ids=str)
+def test_a_search_begins_with_the_rate_that_suits_each_loop(plan: str, law: Scaled) -> None:
+    """Within a quarter at the start, where a logit has another slope than in the middle, and within 6 % there."""
+    mdps = [*replace(PLANS[plan], learners=32).mdps(PLANS[plan].search).values()]
+    wanted = np.array([law.of_loop(mdp.of_loop["own_steps"]) for mdp in mdps])
+    for level in LEVELS[:2]:
+        network = evolution.network_of(level, PLANS[plan].search_settings(), mdps, 0)
+        start = evolution.Start(network, with_rate(network, evolution.first_weights(network, 0), mdps, law))
+        first = wanted if level == "schedule" else 0.5 * wanted
+        np.testing.assert_allclose(rates_of(start, mdps, 0.0), first, rtol=0.25)
+        np.testing.assert_allclose(rates_of(start, mdps, 0.5), 0.5 * wanted, rtol=0.06)
+
+
+def test_the_first_level_begins_with_the_rate_of_the_tuned_families(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+
+    def searching(families: Any, search: Any, start: Any, **_: Any) -> Any:
+        begun.append((families, start))
+        raise OutOfTime
+
+    monkeypatch.setattr(evolution, "searching", searching)
+    monkeypatch.setattr(recipe.rates, "scaled_rate", lambda *_: Scaled(0.02, 0.5))
+    with pytest.raises(OutOfTime):
+        train(work_in(tmp_path))
+    mdps, start = begun[0]
+    assert start.network.features == ("own_steps",)  # of a constant; loops differ in the number of updates, too
+    assert [mdp.of_loop["own_steps"] for mdp in mdps] == [4.0, 8.0]
+    np.testing.assert_allclose(rates_of(start, mdps, 0.0), [0.04, 0.04 / np.sqrt(2.0)], rtol=1e-3)
