@@ -83,22 +83,20 @@ strong = Figure(
 
 
 def _over_more_updates(run: PresetRun) -> Column:
-    num_updates, tuned = updates_collected(run.config), run.tested(MODEL, "metafqi", *_TUNED)
-
     def make() -> Comparison:
-        values = (run.with_values(name, tuned.methods[tuned.index(name)].values, name) for name in _TUNED)
-        methods = [*(run.prepared(run.methods[name]) for name in (MODEL, "metafqi")), *values]
-        return run.test(methods, num_updates=num_updates)
+        tested = run.tested(MODEL, "metafqi", *_TUNED)  # which learns the models
+        known = zip((run.methods[name] for name in tested.names), tested.methods, strict=True)
+        methods = [spec.method(run.mdp, one.values) if spec.grid else run.prepared(spec) for spec, one in known]
+        return run.test(methods, num_updates=updates_collected(run.config))
 
     comparison = run.kept("more-updates", make, ["model", f"models/{MODEL}/model"])
-    claim = f"Choosing direction and step learns faster over {num_updates} updates, for which only metaFQI was trained"
+    claim = f"Choosing direction and step learns faster than metaFQI, {', '.join(_TUNED)} over the updates of metaFQI's data"
     judged = beats_every(run, comparison, MODEL, comparison.names[1:], claim)
     return Column([judged], [whiskers(run.title, comparison, judged.rows)], comparison)
 
 
 longer = Figure(
     "longer",
-    "The model that chooses direction and step minus metaFQI and baselines over the updates that metaFQI was trained on, in AUC, "
-    "with 95 % intervals over test tasks. Baselines are tuned for the fewer updates of the comparison.",
+    "As `strong`, over the updates that metaFQI was trained on; baselines are tuned for the fewer updates of the comparison.",
     _over_more_updates,
 )

@@ -436,7 +436,8 @@ def advance(
     @custom_vmap
     def run(state: CheetahState, action: Scalars) -> CheetahState:
         shape = state.position[0].shape
-        move: Any = in_one_kernel if kernel and jax.default_backend() == "gpu" else _in_a_loop
+        is_for_gpu = jax.default_backend() == "gpu" and action[0].dtype == jnp.float32
+        move: Any = in_one_kernel if kernel and is_for_gpu else _in_a_loop
         after = move(cheetah, *jax.tree.map(jnp.ravel, (state, action)), steps, iterations)
         return jax.tree.map(lambda part: part.reshape(shape), after)
 
