@@ -78,10 +78,10 @@ def selected_is(measured: Measured, number: int) -> Outcome:
     if number not in numbers:
         raise NotMeasured(f"N={number}")
     best, theirs = _best_validated(measured.comparison, numbers), f"N={number}"
-    found = beats(measured, best, theirs)._replace(detail=f"{best} is selected")
-    words: dict[Verdict, Verdict] = {"holds": "does not hold"}
-    judged: Verdict = "holds" if best == theirs else words.get(found.verdict, "not distinguishable")
-    return found._replace(verdict=judged, rule="")  # seeds' verdicts decide: the rule is about the other iteration
+    other = beats(measured, best, theirs)
+    refuted: Verdict = "does not hold" if other.verdict == "holds" else "not distinguishable"
+    # Seeds' verdicts decide: the rule of `other` is about the other iteration.
+    return other._replace(detail=f"{best} is selected", verdict="holds" if best == theirs else refuted, rule="")
 
 
 def last_degrades(measured: Measured) -> Outcome:
