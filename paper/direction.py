@@ -41,10 +41,8 @@ def _against_every_baseline(run: PresetRun) -> Column:
         own_steps = run.methods[ORACLE].controller_options.get("num_stepsizes")
         steps = own_steps or run.of_model(MODEL).config.fqi.num_stepsizes
         note = f"{note} The oracle tries every direction with {steps} steps on fresh episodes.".strip()
-    lines = [
-        line_of(drawn, MODEL, is_main=True),
-        *(line_of(drawn, name, has_band=False) for name in (*_SHOWN, *oracle)),
-    ]
+    lines = [line_of(drawn, MODEL, is_main=True)]
+    lines += [line_of(drawn, name, has_band=False) for name in (*_SHOWN, *oracle)]
     return above_differences(run, comparison, judged, lines, quantity, note)
 
 

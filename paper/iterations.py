@@ -33,14 +33,9 @@ def _curve_panel(title: str, drawn: Shown, selected: int) -> Panel:
 
 
 def _score_panel(title: str, drawn: Shown, selected: int) -> Panel:
-    return points(
-        f"{title}: by iteration",
-        metric_values(drawn.comparison, "auc"),
-        list(range(1, len(drawn.comparison.methods) + 1)),
-        xlabel="FQI iteration N",
-        ylabel=f"{drawn.quantity} over updates",
-        ring=(selected - 1, "selected"),
-    )
+    auc, numbers = metric_values(drawn.comparison, "auc"), list(range(1, len(drawn.comparison.methods) + 1))
+    ylabel, ring = f"{drawn.quantity} over updates", (selected - 1, "selected")
+    return points(f"{title}: by iteration", auc, numbers, xlabel="FQI iteration N", ylabel=ylabel, ring=ring)
 
 
 def _iterations(run: PresetRun) -> Column:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from scipy import stats
 
 from metastep import InputError, Run, envs
 from metastep.evaluation import differences, join
@@ -188,13 +189,22 @@ def claims_table(rows: Sequence[Row]) -> Table:
 
 
 def _would_decide(row: Row) -> str:
-    """Say how many tasks would separate a mean difference from 0, if it stays what it is; nothing where a limit decides."""
-    ends = [(one.low, one.high) for one in row if one.low is not None and one.high is not None]
-    mean = abs(sum(outcome.effect for outcome in row) / len(row))
-    if row[0].counted != "tasks" or "the limit is" in row[0].detail or not ends or not mean:
+    """Say how many seeds, or tasks of a single one, would separate the mean from 0, if effects and their spread stay.
+
+    Say nothing where a limit decides, or where seeds contradict each other.
+    """
+    ends = np.array([(one.low, one.high) for one in row if one.low is not None and one.high is not None])
+    effects = np.array([outcome.effect for outcome in row])
+    mean = abs(float(effects.mean()))
+    if row[0].counted != "tasks" or "the limit is" in row[0].detail or len(ends) < len(row) or not mean:
         return ""
-    half = sum(high - low for low, high in ends) / (2.0 * len(ends))
-    return f"about {row[0].num * (half / mean) ** 2:,.0f} tasks would decide"
+    if len(row) == 1:
+        return f"about {row[0].num * (np.ptp(ends) / 2.0 / mean) ** 2:,.0f} tasks would decide"
+    if (ends[:, 0] > 0.0).any() and (ends[:, 1] < 0.0).any():
+        return ""
+    nums = np.arange(len(row) + 1, 1_000)
+    enough = nums[stats.t.ppf(0.975, nums - 1) * effects.std(ddof=1) < mean * np.sqrt(nums)]
+    return f"about {enough[0]} seeds would decide" if enough.size else "1,000 seeds would not decide"
 
 
 def over_seeds(folders: Sequence[Path]) -> list[Part]:

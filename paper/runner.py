@@ -161,12 +161,8 @@ def _collected(out: Path) -> dict[Path, bytes]:
     """Return all outcomes of the folder, of this command or an earlier one, as rows and as a page with the pictures."""
     found = {name: read_id(out, name) for name in IDS if _outcome_file(out, name).exists()}
     outcomes = [outcome for own, _, _ in found.values() for outcome in own]
-    page = to_markdown(
-        Document(
-            "The paper's claims, measured again", HOW_TO_READ, [claims_table([[outcome] for outcome in outcomes])]
-        ),
-        ".",
-    )
+    table = claims_table([[outcome] for outcome in outcomes])
+    page = to_markdown(Document("The paper's claims, measured again", HOW_TO_READ, [table]), ".")
     for name, (_, captions, _) in found.items():
         for picture, caption in captions.items():
             page += f"\n![{caption}]({name}/{picture}.svg)\n\n*{picture}: {caption}*\n"

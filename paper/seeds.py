@@ -19,7 +19,7 @@ def hierarchical_interval(
     A model that is fitted on new data differs by more than the error over tasks says. Each resample draws tasks within every
     seed, with replacement, and adds a draw of the seeds' own error: Student's t with k - 1 degrees, times
     sqrt((b - w/2) / k) where b > w/2, for the variance b of the means of k seeds, of which tasks explain w = s^2 / n. No library
-    has it: resampling the seeds themselves covers in as few as 75 % for k = 3, and the unbiased b - w is negative too often for
+    has it: resampling the seeds themselves covers in as few as 74 % for k = 3, and the unbiased b - w is negative too often for
     so few seeds. Half of w is a compromise between that and b, and covers in 92 to 98 % (`benchmarks/calibration.py`).
     """
     if values.ndim != 2 or min(values.shape) < 2 or not np.isfinite(values).all():

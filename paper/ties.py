@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from metastep import Comparison, InputError, Model, envs
 from metastep.evaluation import metric_values
@@ -65,8 +66,8 @@ def _rows(run: PresetRun, model: str, ties: Ties) -> list[dict[str, Any]]:
     return rows
 
 
-def scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return what each rule brings over the smallest step, as a share of the largest gain, over environments, models and seeds.
+def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
+    """Return what each rule brings over the smallest step on every model, as a share of the model's largest gain.
 
     Each is scored by the iteration that validation tasks select under it.
     """
@@ -75,11 +76,11 @@ def scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         own = best.setdefault((row.get("seed"), row["environment"], row["model"]), {})
         if row["ties"] not in own or float(row["auc"]) > float(own[row["ties"]]["auc"]):
             own[row["ties"]] = row
-    shares = []
+    found = []
     for own in best.values():
         auc, gain = (np.array([float(own[ties][key]) for ties in RULES]) for key in ("auc", "gain"))
-        shares.append((auc - auc[0]) / (np.abs(gain).max() or 1.0))
-    return dict(zip(RULES, np.mean(shares, axis=0).tolist(), strict=True))
+        found.append((auc - auc[0]) / (np.abs(gain).max() or 1.0))
+    return dict(zip(RULES, np.transpose(found), strict=True))
 
 
 def _by_rule(run: PresetRun) -> Column:
@@ -120,15 +121,16 @@ def ties(bench: Workbench) -> Product:
 
 
 def choice(rows: Sequence[Mapping[str, Any]]) -> Outcome:
-    """Return the choice as an outcome: what the chosen rule brings."""
-    found = scores(rows)
-    best = max(found, key=lambda name: found[name])  # the first of equals
+    """Return the choice as an outcome: what the chosen rule brings, with an interval over models."""
+    found = shares(rows)
+    best = max(found, key=lambda name: found[name].mean())  # the first of equals
     quantity = f"AUC of the rule chosen, {best}, over that of the smallest step, as a share of the largest gain"
-    detail = ", ".join(f"{name} {value:+.4f}" for name, value in found.items())
-    num = len({(row.get("seed"), row["environment"], row["model"]) for row in rows})
-    claim = "Another step than the smallest of equally good ones learns faster"
-    verdict: Verdict = "holds" if found[best] > 0.0 else "not distinguishable"
-    return Outcome("", claim, quantity, found[best], None, None, num, "models on validation tasks", verdict, detail)
+    detail = ", ".join(f"{name} {values.mean():+.4f}" for name, values in found.items())
+    claim, num = "Another step than the smallest of equally good ones learns faster", len(found[best])
+    low, high = (float(end[0]) for end in mean_interval(found[best][None])) if num > 1 else (None, None)
+    verdict: Verdict = "holds" if low is not None and low > 0.0 else "not distinguishable"
+    mean = float(found[best].mean())
+    return Outcome("", claim, quantity, mean, low, high, num, "models on validation tasks", verdict, detail)
 
 
 def collected(folders: Sequence[Path], out: Path) -> Outcome:

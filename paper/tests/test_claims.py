@@ -135,6 +135,23 @@ def test_effects_of_several_seeds_are_judged_together():
     assert np.allclose(summarised_interval([*ends]), hierarchical_interval(effects, num_resamples=50_000), atol=0.01)
 
 
+@pytest.mark.parametrize(
+    ("effects", "half", "needed"),
+    [
+        ((0.2,), 0.4, "about 36 tasks would decide"),
+        ((0.73, -0.216, -0.21, 0.643, -0.0338), 0.38, "about 28 seeds would decide"),  # tasks of these would not
+        ((0.1, 0.1, 0.1), 0.4, "about 4 seeds would decide"),
+        ((3.0, -3.0, 0.5), 1.0, ""),  # two seeds contradict each other
+        ((0.5, -0.5, 0.001), 1.0, "1,000 seeds would not decide"),
+        ((0.0,), 1.0, ""),
+    ],
+)
+def test_how_many_seeds_would_decide(effects, half, needed):
+    row = [seen(1, OPEN)._replace(effect=mean, low=mean - half, high=mean + half) for mean in effects]
+    (text,) = (cells[3] for cells in claims_table([row]).rows)
+    assert text.endswith(needed or "]")
+
+
 def test_spread_over_random_states():
     values = np.random.default_rng(0).normal(scale=2.0, size=(2000, 5))
     intervals = np.array([standard_deviation(row)[1:3] for row in values])

@@ -2,12 +2,15 @@
 
 import csv
 
+import numpy as np
 import pytest
 
 from metastep import InputError
 from metastep.evaluation import load
 from paper.runner import reproduce
-from paper.ties import RULES, choice, collected, scores
+from paper.ties import RULES, choice, collected, shares
+
+OPEN = "not distinguishable"
 
 
 def rows(env, aucs, gain=2.0):
@@ -34,10 +37,22 @@ THERE = rows("cartpole", dict.fromkeys(RULES, (9.0, 10.0)) | {"middle": (9.0, 10
 
 
 def test_the_rule_is_chosen_by_shares_of_the_gain():
-    found = scores([*HERE, *THERE])
+    found = {ties: values.mean() for ties, values in shares([*HERE, *THERE]).items()}
     assert found == pytest.approx({"smallest": 0.0, "middle": 0.075, "largest": 0.025, "longest-run": 0.05})
     assert "the rule chosen, middle," in choice([*HERE, *THERE]).quantity
     assert "the rule chosen, smallest," in choice(rows("nav2d", dict.fromkeys(RULES, (1.0,)))).quantity
+
+
+@pytest.mark.parametrize(
+    ("brought", "verdict"), [((0.3,), OPEN), ((0.3, 0.2, 0.25), "holds"), ((0.9, -0.1, 0.0), OPEN), ((0.0, 0.0), OPEN)]
+)
+def test_a_rule_is_better_only_if_its_interval_over_models_is(brought, verdict):
+    models = [rows(str(i), dict.fromkeys(RULES, (1.0,)) | {"middle": (1.0 + 2.0 * b,)}) for i, b in enumerate(brought)]
+    found = choice([row for model in models for row in model])
+    assert (found.effect, found.num, found.verdict) == (pytest.approx(np.mean(brought)), len(brought), verdict)
+    if len(brought) > 1:
+        assert found.low <= found.effect <= found.high
+        assert (found.low > 0.0) == (verdict == "holds")
 
 
 def test_several_folders_choose_together(tmp_path):
