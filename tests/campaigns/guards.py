@@ -18,7 +18,7 @@ import numpy as np
 from metastep import pretrained
 from metastep._core.errors import InputError
 from metastep.rules.spaces import HyperparameterSpace
-from metastep.search import Network, Weights
+from metastep.search import Network
 from tests.campaigns import Tally, main
 from tests.controllers.problems import make_training_mdp
 from tests.steppers import random_weights
@@ -45,7 +45,7 @@ def models() -> dict[str, Any]:
         model = random_weights(mdp, Network(observed[:num], mean, spread, (0.65, 0.5, 0.5, 0.4), knots, units), 1.0)
         curves = np.zeros_like(model.weights.curves)
         curves[:, 0] = np.linspace(0.5, -1.0, knots)
-        weights = Weights(curves, model.weights.hidden, 0.3 * model.weights.output)
+        weights = model.weights._replace(curves=curves, output=0.3 * model.weights.output)
         known = {"experiment": {"meta": {"num_updates": 25}}}
         record = replace(model.record, setting=KNOWN, configuration=known, feature_low=ends[0], feature_high=ends[1])
         found[level] = replace(model, record=record, weights=weights)
