@@ -176,6 +176,14 @@ def test_a_harmful_model_cannot_destroy_a_solved_policy_unless_it_is_trusted():
     assert min(balance(model, outside="trust")[0]) < 100.0
 
 
+def test_ppo_leaves_a_solved_policy_alone():
+    """Without guards its first rates are too high for 320 gradient steps; where all returns are the same, it uses the loop's."""
+    assert min(balance("ppo", updates=20, outside="trust")[0]) < 500.0
+    returns, algorithm = balance("ppo", updates=20)
+    assert set(returns) == {1000.0}
+    assert algorithm.policy.optimizer.param_groups[0]["lr"] <= 3e-4
+
+
 def test_an_algorithm_in_another_loop_trains_as_if_there_were_no_model():
     sentence = r"batch_steps is 2048, trained on 24.*: your own values are used; outside='tr"
     with pytest.warns(UserWarning, match=sentence):
