@@ -208,9 +208,9 @@ def _would_decide(row: Row) -> str:
 
 
 def over_seeds(folders: Sequence[Path]) -> list[Part]:
-    """Return the first method of `direction` and `strong` minus each other one, over the seeds of several folders."""
+    """Return the first method of `direction`, `strong` and `longer` minus each other one, over the seeds of several folders."""
     parts: list[Part] = []
-    for name in ("direction", "strong"):
+    for name in ("direction", "strong", "longer"):
         for env in EVERY:
             files = [file for folder in folders if (file := folder / name / f"{env}.parquet").is_file()]
             if len(files) > 1:

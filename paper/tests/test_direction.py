@@ -145,13 +145,14 @@ def test_metafqi_gets_as_many_tuples_as_the_model():
         assert set(models) == ({"equal", "wide"} if env == "minigolf" else {"equal"})
 
 
-def test_seeds_are_joined_by_task(tmp_path):
+@pytest.mark.parametrize("figure", ["strong", "longer"])
+def test_seeds_are_joined_by_task(tmp_path, figure):
     for seed, lead in enumerate((1.0, 1.2, 0.9)):
-        (tmp_path / str(seed) / "strong").mkdir(parents=True)
+        (tmp_path / str(seed) / figure).mkdir(parents=True)
         curves = {MODEL: curve(1.0 + lead, 0.1, seed=seed), "fixed": curve(1.0, 0.1, seed=seed + 9)}
-        to_parquet(comparison_of(curves), tmp_path / str(seed) / "strong" / "nav2d.parquet")
+        to_parquet(comparison_of(curves), tmp_path / str(seed) / figure / "nav2d.parquet")
     heading, paragraph, table = over_seeds([tmp_path / str(seed) for seed in range(3)])
-    assert heading.text == "Nav2D: strong, over seeds and tasks"
+    assert heading.text == f"Nav2D: {figure}, over seeds and tasks"
     assert paragraph.text.startswith("3 seeds with 40 test tasks each.")
     ((name, _, by_seed, verdict),) = table.rows
     assert (name, verdict) == ("fixed", "better")
