@@ -62,9 +62,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/fqi.py
 	$(BIN)/python benchmarks/ppo.py
 
-# Each model takes minutes on a GPU; PPO's take hours on a CPU. The same device gives the same bytes, but for the first, ppo: it was
-# searched on two cores in an hour with the recipe of commit ae4fd002, and that of today gives another file. PPO's models may propose
-# larger rates than the presets allow.
+# Each model takes minutes on a GPU; PPO's take hours on a CPU. The same device and version give the same bytes, but for ppo, whose search
+# was stopped by the clock (its card has the command), and halfcheetah, whose preset collects more since. PPO's models may propose larger
+# rates than the presets allow.
 PPO := pendulum-ppo cartpole-ppo acrobot-ppo mountaincar-ppo
 # Arguments: preset, trees to keep, options of the run.
 define published

@@ -84,7 +84,7 @@ def score(terminal: Any, work: Any) -> None:
     from pretraining.score import score_all
 
     with _until_the_time_is_up():
-        for name, row in score_all(work(terminal), _command())["rows"].items():
+        for name, row in score_all(work(terminal))["rows"].items():
             shown = "{:+.3f} ({:+.3f} to {:+.3f})".format
             print(f"{name} ({row['loop']}): over the universal rate {shown(*row['over_universal'])}, ", end="")
             print(f"over its own ({row['own_rate']}) {shown(*row['over_own'])}")

@@ -132,12 +132,19 @@ def universal_rate(scores: Mapping[str, Scores]) -> int:
 
 
 def scaled_rate(scores: Mapping[str, Scores], own_steps: Mapping[str, float]) -> Scaled:
-    """Return the same of falling rates that depend on the loop; shares are interpolated along the logarithm of the rate."""
+    """Return the same of falling rates that depend on the loop; shares are interpolated along the logarithm of the rate.
+
+    A law that leaves the grid in some loop is not considered.
+    """
     logs, shares = np.log([each.rate for each in FALLING]), _shares(scores)[:, -len(FALLING) :]
 
     def worth(tried: Scaled) -> float:
         rows = zip(scores, shares, strict=True)
-        return float(np.mean([np.interp(np.log(tried.of_loop(own_steps[name])), logs, row) for name, row in rows]))
+        return float(
+            np.mean(
+                [np.interp(np.log(tried.of_loop(own_steps[name])), logs, row, -np.inf, -np.inf) for name, row in rows]
+            )
+        )
 
     exponents = 0.0, 0.25, 0.5, 0.75, 1.0
     return max((Scaled(each.rate, exponent) for exponent in exponents for each in FALLING), key=worth)

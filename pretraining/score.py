@@ -33,7 +33,7 @@ _OF_FAMILIES = ("family", "for", "loop", "actions", "horizon", "discount", "shar
 _OF_LOOPS = ("loop", "environments x steps", "minibatch, gradient steps", "updates", "networks", "normalised")
 
 
-def score_all(work: Work, command: str = "") -> dict[str, Any]:
+def score_all(work: Work) -> dict[str, Any]:
     """Test the model on all families of the final test; the card has what is known after each of them."""
     file = work.folder.path / "model.safetensors"
     if not file.exists():
@@ -48,7 +48,7 @@ def score_all(work: Work, command: str = "") -> dict[str, Any]:
             known = rates_tested(work, name, mdp, universal)
             rows[name] = row_of(known | model_tested(work, name, mdp, model)) | {"loop": work.plan.loop_of[name]}
             work.folder.write("scores", scores)
-            write_card(work, model, command)
+            write_card(work, model)
     return scores
 
 
@@ -81,6 +81,8 @@ def _scores(work: Work, name: str, mdp: ActorCriticMDP, controllers: Mapping[str
 
 def score_by_number(work: Work, level: Level) -> dict[str, list[float]]:
     """Search one level with fewer families, none of which depends on the model, and draw its leads by their number."""
+    if not work.plan.sizes:
+        raise InputError("--plan: it has no numbers of families to compare, allowed are full and quick.")
     plan, found = work.plan, dict[str, list[float]]()
     judges, population, mdps = plan.mdps(plan.selection), plan.mdps(plan.search, twins=2), _test_mdps(plan)
     with Ahead(mdps.values()):
@@ -97,6 +99,8 @@ def score_by_number(work: Work, level: Level) -> dict[str, list[float]]:
             f"Mean lead of a {level} on the families of the final test, in shares of a rate's gain; 95 % over families."
         )
         write_picture(alone("families", caption, panel), work.folder.path)
+    if (file := work.folder.path / "model.safetensors").exists():
+        write_card(work, load_model(file))  # type: ignore[arg-type]
     return found
 
 
@@ -161,8 +165,9 @@ def tables(scores: Any, sizes: Any, num_tasks: int, universal: Rate) -> list[Par
     return [*parts, Paragraph(about), Table(head, by_number, (0, 1))]
 
 
-def write_card(work: Work, model: SearchedModel, command: str) -> None:
-    """Write card.md beside the model, with the scores that are known; `metastep publish` adds the checksum."""
+def write_card(work: Work, model: SearchedModel, command: str = "") -> None:
+    """Write card.md beside the model, made by a command, with what is known; `metastep publish` adds the checksum."""
+    made = work.folder.write("command", command) if command else work.folder.read("command")
     record, scores = model.record, work.folder.read("scores")
     setting, known, universal = record.setting, record.configuration, Rate(**record.configuration["universal_rate"])
     families, listed = [], []
@@ -179,14 +184,14 @@ def write_card(work: Work, model: SearchedModel, command: str) -> None:
     parts: list[Part] = [Heading("Trained on"), Table(_OF_FAMILIES, families)]
     parts += [Heading("Loops"), Table(_OF_LOOPS, listed)]
     levels = ", ".join(f"{each.level} {each.score:.3f} (error {each.error:.2g})" for each in record.validation)
-    made = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}, generations {known['generations']}: a "
-    made += f"{record.level}, the simplest level within {MARGIN} of the best. Shares of the gain of the universal rate"
-    parts.append(Paragraph(f"{made} ({universal}) on the selection families, cut off to -1 to 3: {levels}."))
+    text = f"Searched in {record.search_steps:.3g} steps, seed {record.seed}, generations {known['generations']}: a "
+    text += f"{record.level}, the simplest level within {MARGIN} of the best. Shares of the gain of the universal rate"
+    parts.append(Paragraph(f"{text} ({universal}) on the selection families, cut off to -1 to 3: {levels}."))
     if scores is not None and scores["model"] == model.fingerprint:
         parts += tables(scores, work.folder.read("sizes"), work.plan.test_tasks, universal)
     names = [f"{name}, percent of the loop's own" if name == PERCENT.name else name for name in record.names]
     parts += range_tables(record, [*zip(names, record.low, record.high, record.scales, strict=True)])
-    parts += [Heading("Limits"), Paragraph(_LIMITS), Heading("Made by"), Command(command)]
+    parts += [Heading("Limits"), Paragraph(_LIMITS), Heading("Made by"), Command(made or "python -m pretraining train")]
     versions = dict(sorted(record.versions.items()))
     device = versions.pop("device", "unknown")
     packages = ", ".join(f"{package} {version}" for package, version in versions.items())

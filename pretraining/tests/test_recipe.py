@@ -174,7 +174,7 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
     new = [*arguments, "--out", str(tmp_path / "new"), "--minutes", "0"]
     ran = CliRunner().invoke(command.app, ["train", *new])
     assert (ran.exit_code, ran.output.splitlines()[-1]) == (3, "the time is up; the same command goes on.")
-    for verb, said in {"sizes": "1 families: ", "score": "queues ("}.items():
+    for verb, said in {"score": "queues (", "sizes": "1 families: "}.items():
         ran = CliRunner().invoke(command.app, [verb, *arguments])
         assert ran.exit_code == 0, ran.output
         assert f"\n{said}" in ran.output
@@ -194,6 +194,8 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
         "2 x 8",
         "over its own tuned rate",
         "A schedule, searched",
+        "| families in the search | mean lead",
+        "python -m pretraining train",
     ):
         assert word in card
     assert score_all(work_in(trained, Clock(0.0))) == scores  # all of it is there

@@ -61,7 +61,7 @@ class Guard(NamedTuple):
         return " ".join(name for bit, name in enumerate(ACTED) if int(self.acted) >> bit & 1)
 
     def after(self, found: Observed, before: Memory, xp: Any) -> tuple["Guard", Any, Any]:
-        """Return what to remember of the diagnostics, whether the return stays at its best, and whether it does not vary."""
+        """Return what to remember of the diagnostics, whether the return stays at its best, and whether it is constant."""
         seen = found.diagnostics
         mean, error = (seen.get(name, np.float32(np.nan)) for name in ("mean_return", "return_error"))
         given = seen.get("returns", xp.zeros(WINDOW))  # of other loops the mean and its error are known
@@ -71,7 +71,7 @@ class Guard(NamedTuple):
             earlier = xp.where(before.sound > 0, self.returns, xp.resize(given, WINDOW))
             returns = xp.concatenate([earlier, given])[-WINDOW:]
             mean, error = mean_and_error(returns, xp)
-            every.append((mean, error, self.best, before.sound, xp.where(before.sound > 0, WINDOW, given.size)))
+            every.append((mean, error, self.best, before.sound, xp.minimum(given.size * (before.sound + 1), WINDOW)))
             best = xp.where(before.sound >= WINDOW, xp.maximum(self.best, mean), mean)  # few may be so by chance
             both = {"best": (best, self.best), "returns": (returns, self.returns)}
             kept = {name: xp.where(xp.isfinite(mean), *each) for name, each in both.items()}
@@ -81,10 +81,11 @@ class Guard(NamedTuple):
         for mean, error, best, known, num in every:
             least, change = SMALLEST * xp.abs(mean), mean - best  # the best of several is an overestimate
             stays = (-BELOW * xp.fmax(error, least) <= change) & (change <= xp.fmax(error, least)) & ~rises
-            is_still = (error <= least) & (num > 1)
-            holds |= (known > 0) & stays | is_still
+            is_constant = (error <= least) & (num > 1)
+            holds |= (known > 0) & stays | is_constant
         kept["approx_kl"] = xp.where(xp.isfinite(divergence), divergence, self.approx_kl)
-        return self._replace(**{name: xp.asarray(each, xp.float32) for name, each in kept.items()}), holds, is_still
+        guard = self._replace(**{name: xp.asarray(each, xp.float32) for name, each in kept.items()})
+        return guard, holds, is_constant & (num >= WINDOW // 2)  # of those of the last calls
 
 
 class Limits(NamedTuple):
@@ -115,15 +116,16 @@ class Limits(NamedTuple):
 
         What makes steps larger grows by a bounded factor. The rate is halved where the last update diverged; then its ceiling
         rises slowly. Nothing that makes steps larger increases there, or where the return stays at its best, within its
-        standard error; where it does not vary, as once a task is solved, nothing is larger than the loop's `own` values. None of
-        this goes below these, which replace all others, with those of the `last` update where there are none, if it has `fallen`
-        back. In the first update, and for some time after a fault, the rate is no lower than the loop's own.
+        standard error; where it is constant, as once a task is solved or before it is rewarded, none of that exceeds the loop's
+        `own` values, where these are known. None of this goes below these, which replace all others, with those of the `last`
+        update where there are none, if it has `fallen` back. In the first update, and for some time after a fault, the rate is
+        no lower than the loop's own.
         """
 
         def number(values: Values, name: str, other: Any = 0.0) -> Any:
             return xp.asarray(values.get(name, other), xp.float32)
 
-        guard, holds, is_still = state.guard.after(found, state.memory, xp)
+        guard, holds, is_constant = state.guard.after(found, state.memory, xp)
         seen, begun, (low, high) = found.diagnostics, xp.asarray(state.memory.updates > 0), self.ends["stepsize"]
         used = xp.clip(number({}, "", xp.where(found.faults["rate"], state.memory.rate, seen["rate"])), low, high)
         has_diverged = number(seen, "approx_kl") > self.divergence
@@ -134,7 +136,7 @@ class Limits(NamedTuple):
         for name in self.held:
             (least, most), before = self.ends[name], used if name == "stepsize" else number(last, name)
             proposed, first = number(values, name), number(own, name, most)
-            is_kept = begun & (getattr(guard, name) > 0.0) & ~(is_still & (name in own))
+            is_kept = begun & (getattr(guard, name) > 0.0) & ~(is_constant & (name in own))
             known[name] = xp.where(is_kept, getattr(guard, name), first)
             rise, held = xp.where(begun, RISE * before, FIRST_RISE * first), xp.where(holds, known[name], most)
             acts[0], acts[2] = acts[0] | (proposed > rise), acts[2] | (proposed > held)
