@@ -34,9 +34,7 @@ REGISTRY: dict[str, Entry] = {
     "table1": Entry("tuning:table1", CHOICE),  # tuned initial values
     "fig-cartpole60": Entry("ablations:fig_cartpole60", usual=("cartpole",)),  # for 60 updates, trained on 15
     "fig-context": Entry("ablations:fig_context", EVERY),
-    "fig-robust": Entry(
-        "robust:fig_robust", ("cartpole", "halfcheetah"), usual=("cartpole",)
-    ),  # random states of the forest
+    "fig-robust": Entry("robust:fig_robust", ("cartpole", "halfcheetah"), usual=("cartpole",)),  # by random state
     "fig-fixed-context": Entry("ablations:fig_fixed_context", EVERY),
     "fig-single-action": Entry("ablations:fig_single_action", EVERY),
     "theory": Entry("bounds:theory", usual=()),  # Lipschitz constants with respect to the context
