@@ -139,12 +139,9 @@ def scaled_rate(scores: Mapping[str, Scores], own_steps: Mapping[str, float]) ->
     logs, shares = np.log([each.rate for each in FALLING]), _shares(scores)[:, -len(FALLING) :]
 
     def worth(tried: Scaled) -> float:
-        rows = zip(scores, shares, strict=True)
-        return float(
-            np.mean(
-                [np.interp(np.log(tried.of_loop(own_steps[name])), logs, row, -np.inf, -np.inf) for name, row in rows]
-            )
-        )
+        asked = [np.log(tried.of_loop(own_steps[name])) for name in scores]
+        found = [np.interp(rate, logs, row, -np.inf, -np.inf) for rate, row in zip(asked, shares, strict=True)]
+        return float(np.mean(found))
 
     exponents = 0.0, 0.25, 0.5, 0.75, 1.0
     return max((Scaled(each.rate, exponent) for exponent in exponents for each in FALLING), key=worth)

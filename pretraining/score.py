@@ -82,7 +82,8 @@ def _scores(work: Work, name: str, mdp: ActorCriticMDP, controllers: Mapping[str
 def score_by_number(work: Work, level: Level) -> dict[str, list[float]]:
     """Search one level with fewer families, none of which depends on the model, and draw its leads by their number."""
     if not work.plan.sizes:
-        raise InputError("--plan: it has no numbers of families to compare, allowed are full and quick.")
+        allowed = " and ".join(name for name, other in recipe.PLANS.items() if other.sizes)
+        raise InputError(f"--plan: it has no numbers of families to compare, allowed are {allowed}.")
     plan, found = work.plan, dict[str, list[float]]()
     judges, population, mdps = plan.mdps(plan.selection), plan.mdps(plan.search, twins=2), _test_mdps(plan)
     with Ahead(mdps.values()):

@@ -45,7 +45,7 @@ from pretraining.rates import (
 )
 from pretraining.recipe import MARGIN, PLANS, Plan, is_finished, open_plan, select, train, with_rate
 from pretraining.sb3 import ZOO
-from pretraining.score import score_all
+from pretraining.score import score_all, score_by_number, write_card
 from pretraining.work import Clock, Folder, OutOfTime, Work, compile_programs
 
 SMALL = {"two": Loop(2, 8, 8, 2, 2, (4,)), "one": Loop(1, 16, 8, 4, 3, (4,), "relu", ("observations", "rewards"))}
@@ -174,6 +174,9 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
     new = [*arguments, "--out", str(tmp_path / "new"), "--minutes", "0"]
     ran = CliRunner().invoke(command.app, ["train", *new])
     assert (ran.exit_code, ran.output.splitlines()[-1]) == (3, "the time is up; the same command goes on.")
+    write_card(
+        work_in(trained, Clock(0.0)), load_model(trained / "model.safetensors"), "python -m pretraining train --seed 1"
+    )
     for verb, said in {"score": "queues (", "sizes": "1 families: "}.items():
         ran = CliRunner().invoke(command.app, [verb, *arguments])
         assert ran.exit_code == 0, ran.output
@@ -195,7 +198,7 @@ def test_the_final_test_and_the_card(trained: Path, monkeypatch: pytest.MonkeyPa
         "over its own tuned rate",
         "A schedule, searched",
         "| families in the search | mean lead",
-        "python -m pretraining train",
+        "python -m pretraining train --seed 1",
     ):
         assert word in card
     assert score_all(work_in(trained, Clock(0.0))) == scores  # all of it is there
@@ -273,6 +276,8 @@ def test_what_the_command_refuses(tmp_path: Path, trained: Path) -> None:
     assert "--plan: 'huge' must be one of full, medium, quick" in ran.output
     with pytest.raises(InputError, match="belongs to other settings"):
         open_plan(trained, PLAN, 2)
+    with pytest.raises(InputError, match="no numbers of families to compare, allowed are full and quick"):
+        score_by_number(work_in(trained, Clock(0.0))._replace(plan=replace(PLAN, sizes=())), "schedule")
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(InputError, match="holds other files"):
         open_plan(tmp_path, PLAN, 1)
@@ -389,6 +394,18 @@ def test_a_rate_that_depends_on_the_loop_is_recovered(law: Scaled) -> None:
         rows = [0.0] * (len(GRID) - len(FALLING)) + gains  # without learning and with constant rates, none
         scores[name] = np.tile(np.array(rows)[:, None], 4) * steps  # units of families differ
     assert scaled_rate(scores, own_steps) == law
+
+
+def test_a_law_that_leaves_the_grid_of_rates_is_not_considered() -> None:
+    own_steps = {"few": 4.0, "usual": 64.0, "many": 320.0}
+    best = {name: np.log(Scaled(0.03, 0.75).of_loop(steps)) for name, steps in own_steps.items()}  # 0.24 for the first
+    gains = {name: [1.0 - 0.2 * abs(np.log(each.rate) - best[name]) for each in FALLING] for name in own_steps}
+    rows = {name: np.array([0.0] * (len(GRID) - len(FALLING)) + own) for name, own in gains.items()}
+    found = scaled_rate({name: np.tile(row[:, None], 4) for name, row in rows.items()}, own_steps)
+    assert all(FALLING[0].rate <= found.of_loop(steps) <= FALLING[-1].rate for steps in own_steps.values())
+
+
+def test_the_rate_of_a_law() -> None:
     assert Scaled(0.01, 0.5).of_loop(16.0) == pytest.approx(0.02)
 
 
