@@ -71,6 +71,16 @@ def test_equals_a_plain_implementation_with_scikit_learns_forests(data, choices,
         target = given.reward + discount * best  # to the last bit: the next forests' splits depend on it
 
 
+def test_rewards_below_the_floor_count_as_the_floor(data):
+    floor = np.quantile(data.reward, 0.25)
+    floored, by_hand = (
+        MetaFQI(**PLAIN, reward_floor=share).fit(data._replace(reward=reward)).values(data.observation)
+        for share, reward in ((0.25, data.reward), (0.0, np.maximum(data.reward, floor)))
+    )
+    np.testing.assert_allclose(floored, by_hand, atol=1e-6)
+    assert not np.allclose(floored, MetaFQI(**PLAIN).fit(data).values(data.observation), atol=1e-6)
+
+
 # A line of seven places. The height rises, falls into a valley, and is highest behind it; a step size of k in [0, 3]
 # moves floor(k) places to the right.
 HEIGHT = np.array([0.1, 0.4, 0.2, 0.0, 0.0, 0.3, 1.0])
@@ -179,6 +189,7 @@ def test_follows_scikit_learns_manner(data):
         ({"regressor": "pine"}, {}, "fqi.regressor: 'pine' is not registered, allowed are .*extra-trees"),
         ({"maximum": "peak"}, {}, "fqi.maximum: 'peak' must be 'grid' or 'continuous'"),
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, {}, "regressor whose heads are not forests"),
+        ({"reward_floor": 0.6}, {}, "fqi.reward_floor: 0.6 must be less than or equal to 0.5"),
         ({"ties": "median"}, {}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),
         (
             {"maximum": "continuous", "ties": "middle"},

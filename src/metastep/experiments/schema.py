@@ -197,6 +197,7 @@ class FQISection(_Section):
     num_stepsizes: int = _of(MetaFQI, "num_stepsizes")
     maximum: Literal["grid", "continuous"] = _of(MetaFQI, "maximum")
     ties: Ties = _of(MetaFQI, "ties")
+    reward_floor: float = _of(MetaFQI, "reward_floor")
 
 
 class SelectionSection(_Section):

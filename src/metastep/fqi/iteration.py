@@ -27,6 +27,7 @@ from metastep.rules.spaces import Range, Scale
 
 NumStepsizes = Annotated[int, Ge(2), Le(10_000)]  # of a grid; the continuous maximum is cheaper than a finer one
 Weight = Annotated[float, Gt(0.5), Le(1.0)]  # of the smaller of two values
+Lowest = Annotated[float, Ge(0.0), Le(0.5)]  # a share of the rewards
 _FEW_ROWS = 1024
 
 
@@ -176,6 +177,8 @@ class MetaFQI(BaseEstimator):
         maximum: whether the maximum is taken over those (grid) or over the whole interval (continuous, forests only).
         ties: which of several best steps is taken: the smallest, the middle, the largest, or the middle of the longest run of
             neighbours on the grid; values and targets do not depend on it.
+        reward_floor: share of the rewards, the lowest, that count as the largest of them: where long steps cost many times what
+            good ones gain, the noise of their costs hides the gains.
         threads: threads used, by default as many as there are processors; no result depends on it.
     """
 
@@ -193,6 +196,7 @@ class MetaFQI(BaseEstimator):
     num_stepsizes: NumStepsizes = 101
     maximum: Literal["grid", "continuous"] = "grid"
     ties: Ties = "smallest"
+    reward_floor: Lowest = 0.0
     threads: Count | None = None
 
     record = None  # only models have one
@@ -229,6 +233,7 @@ class MetaFQI(BaseEstimator):
             finite &= np.isfinite(matrix).all(axis=1)
         if len(broken := np.flatnonzero(~finite)):
             raise InputError(f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}.")
+        reward = np.maximum(reward, np.quantile(reward, self.reward_floor))
         position = chosen[:, 0] if is_menu else np.zeros(tuples, np.float32)
         if len(wrong := np.flatnonzero(~np.isin(position, np.arange(len(stepsizes), dtype=np.float32)))):
             allowed = f"the position 0 to {len(stepsizes) - 1} of {', '.join(stepsizes)}"
