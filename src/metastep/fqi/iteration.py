@@ -178,7 +178,7 @@ class MetaFQI(BaseEstimator):
         ties: which of several best steps is taken: the smallest, the middle, the largest, or the middle of the longest run of
             neighbours on the grid; values and targets do not depend on it.
         reward_floor: share of the rewards, the lowest, that count as the largest of them: where long steps cost many times what
-            good ones gain, the noise of their costs hides the gains.
+            good ones gain, the noise of their costs hides the gains. For plans of one update: others crash, to gain afterwards.
         threads: threads used, by default as many as there are processors; no result depends on it.
     """
 
