@@ -272,3 +272,15 @@ def test_the_last_epochs_clip_fraction_is_that_of_the_only_epoch():
     algorithm.learn(ENVS * STEPS, callback=callback)
     assert callback.measured["last_clip_fraction"] == pytest.approx(callback.measured["clip_fraction"])
     assert callback.measured["clip_fraction"] > 0.0
+
+
+def test_an_update_that_goes_too_far_is_stopped_unless_the_user_has_a_limit_or_trusts_the_model(monkeypatch):
+    monkeypatch.setattr("metastep.integrations.stable_baselines3.DIVERGENCE", 1e-9)
+    made = []
+    for outside, own in (("fallback", None), ("fallback", 10.0), ("trust", None)):
+        algorithm = make("PPO")
+        algorithm.target_kl, steps = own, watch_steps(algorithm)
+        algorithm.learn(20 * ENVS * STEPS, callback=Guarded(whole_model(()), outside=outside))
+        assert algorithm.target_kl == own
+        made.append(len(steps))
+    assert made[0] < min(made[1:])

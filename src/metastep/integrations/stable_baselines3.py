@@ -22,10 +22,11 @@ from metastep._core.errors import InputError
 from metastep._core.logs import AnyLog, as_log
 from metastep._core.settings import from_json
 from metastep.fqi import Stepper
-from metastep.fqi.guard import LOOP, Outside, own_steps
+from metastep.fqi.guard import DIVERGENCE, LOOP, Outside, own_steps
 from metastep.pretrained import ModelSource, rate_model, require_settings
 
 _ROWS = 4096  # observations in one call of the policy
+_STOPS_AT = 1.5  # times `target_kl`, an update of PPO stops
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
 # What is saved, with its types; numbers may be infinite or NaN, as those of a loop are.
 _SUMS: Any = create_model("", ended=(list[list[float]], []), paid=(list[float], []))
@@ -161,6 +162,9 @@ class LearnedRate(BaseCallback):
     | `entropy_weight` | `ent_coef` |
     | `critic_rate` | over the actor's rate, for parameters that are only the critic's; a shared trunk has the actor's |
 
+    Besides the stepper's, a guard stops an update of PPO where the divergence of a minibatch is too large for any model
+    (`target_kl`, unless the algorithm has its own): a few gradient steps can destroy a policy before the next proposal.
+
     Where lambda is chosen, diagnostics of the critic's targets are those of the lambda that the model's learners had, or of
     the algorithm's. The state is saved and loaded with the algorithm: to continue, give a new callback to the loaded algorithm,
     with `reset_num_timesteps=False`.
@@ -263,6 +267,9 @@ class LearnedRate(BaseCallback):
         update.critic_rate = values.get("critic_rate", 1.0)
         update.set(algorithm, "learning_rate", values["stepsize"])
         update.set(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
+        is_left_alone = self._outside == "trust" or "fallback" in self.stepper.guard.names
+        if not is_left_alone and getattr(algorithm, "target_kl", self) is None:
+            update.set(algorithm, "target_kl", DIVERGENCE / _STOPS_AT)
         if "clip_range" in values:
             update.set(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
         if "entropy_weight" in values:
