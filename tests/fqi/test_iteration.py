@@ -72,13 +72,11 @@ def test_equals_a_plain_implementation_with_scikit_learns_forests(data, choices,
 
 
 def test_rewards_below_the_floor_count_as_the_floor(data):
-    floor = np.quantile(data.reward, 0.25)
-    floored, by_hand = (
-        MetaFQI(**PLAIN, reward_floor=share).fit(data._replace(reward=reward)).values(data.observation)
-        for share, reward in ((0.25, data.reward), (0.0, np.maximum(data.reward, floor)))
-    )
+    cut = data._replace(reward=np.maximum(data.reward, np.quantile(data.reward, 0.25)))
+    fits = MetaFQI(**PLAIN, reward_floor=0.25).fit(data), MetaFQI(**PLAIN).fit(cut), MetaFQI(**PLAIN).fit(data)
+    floored, by_hand, plain = (fitted.values(data.observation) for fitted in fits)
     np.testing.assert_allclose(floored, by_hand, atol=1e-6)
-    assert not np.allclose(floored, MetaFQI(**PLAIN).fit(data).values(data.observation), atol=1e-6)
+    assert not np.allclose(floored, plain, atol=1e-6)
 
 
 # A line of seven places. The height rises, falls into a valley, and is highest behind it; a step size of k in [0, 3]
@@ -191,11 +189,7 @@ def test_follows_scikit_learns_manner(data):
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, {}, "regressor whose heads are not forests"),
         ({"reward_floor": 0.6}, {}, "fqi.reward_floor: 0.6 must be less than or equal to 0.5"),
         ({"ties": "median"}, {}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),
-        (
-            {"maximum": "continuous", "ties": "middle"},
-            {},
-            "'middle' must be 'smallest' where fqi.maximum is 'continuous'",
-        ),
+        ({"maximum": "continuous", "ties": "middle"}, {}, "must be 'smallest' where fqi.maximum is 'continuous'"),
         ({"stepsize_high": 1.0}, {}, "stepsize spans"),
         ({"stepsize_low": 5.0}, {}, "stepsize_low: 5.0 must lie below stepsize_high = 4.0"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, {}, "as many as float32 can tell apart"),

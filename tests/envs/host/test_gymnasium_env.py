@@ -252,11 +252,7 @@ SIZES = "task 0 has {'num_observations': 2, .*, others {'num_observations': 6, .
     [
         ("Pendulum-v1", MASS, "env.make: 'Pendulum-v1' must be a function of a context."),
         (lambda context: "Pendulum-v1", MASS, "env.make: the factory gave a str, expected a gymnasium.Env."),
-        (
-            lambda context: gymnasium.make("FrozenLake-v1"),
-            MASS,
-            r"observation_space of 'mine' is Discrete\(16\), allow",
-        ),
+        (lambda _: gymnasium.make("FrozenLake-v1"), MASS, r"observation_space of 'mine' is Discrete\(16\), allow"),
         (several, MASS, r"is MultiDiscrete\(\[2 3\]\), allowed is a Box of floats or Discrete"),
         (UnhashableFactory(), MASS, r"env.make: it must be hashable to select a compiled program, but unhashable type"),
         (make_pendulum, UNUSED, "l = 0.5 and l = 2 give the same episodes over"),
