@@ -67,7 +67,7 @@ def _against_strong_baselines(run: PresetRun) -> Column:
     parts += [_metafqi_as(run, name, *facts) for name, facts in refitted_models(run).items()]
     comparison = join([*parts, blind])
     claim = "Choosing direction and step learns faster than the strongest tuned baselines, metaFQI with as many tuples included"
-    unseen = "Little is lost when direction and step are chosen without the task's context, which no baseline sees"
+    unseen = "Little is lost when direction and step are chosen without the task's context, which no tuned one sees"
     lost = small(run, comparison, paired(run, comparison, MODEL, blind.names), unseen, at_most)
     judged = [beats_every(run, comparison, MODEL, comparison.names[1:-1], claim), lost]
     rows = [row for one in judged for row in one.rows]

@@ -141,7 +141,7 @@ class Loop(PPO):
     """What a callback of Stable-Baselines3 asks an algorithm and its environments."""
 
     n_steps, n_envs, num_envs, num_timesteps, _total_timesteps, batch_size, n_epochs = 12, 2, 2, 8, 80, 8, 1
-    gamma, gae_lambda, ent_coef, _last_episode_starts = 0.99, 0.95, 0.0, np.ones(2, bool)
+    gamma, gae_lambda, ent_coef, target_kl, _last_episode_starts = 0.99, 0.95, 0.0, None, np.ones(2, bool)
     lr_schedule = clip_range = get = staticmethod(lambda progress: 1e-3)
     action_space = gymnasium.spaces.Box(-1.0, 1.0)
 

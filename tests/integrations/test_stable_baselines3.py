@@ -27,7 +27,7 @@ from tests.steppers import TRAINING, WHOLE, clip_model, tiny_model, whole_model
 
 LearnedRate, LearnedUpdate = (partial(each, outside="trust") for each in (Guarded, GuardedUpdate))
 ENVS, STEPS = 2, 12
-FIELDS = ("learning_rate", "clip_range", "ent_coef", "n_epochs", "gae_lambda", "lr_schedule")
+FIELDS = ("learning_rate", "clip_range", "ent_coef", "n_epochs", "gae_lambda", "lr_schedule", "target_kl")
 SETTINGS = {"PPO": {"n_epochs": 2, "batch_size": 8}, "A2C": {}}
 
 

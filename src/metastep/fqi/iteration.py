@@ -27,7 +27,7 @@ from metastep.rules.spaces import Range, Scale
 
 NumStepsizes = Annotated[int, Ge(2), Le(10_000)]  # of a grid; the continuous maximum is cheaper than a finer one
 Weight = Annotated[float, Gt(0.5), Le(1.0)]  # of the smaller of two values
-Lowest = Annotated[float, Ge(0.0), Le(0.5)]  # a share of the rewards
+Lower = Annotated[float, Ge(0.0), Le(0.5)]  # a quantile
 _FEW_ROWS = 1024
 
 
@@ -177,8 +177,9 @@ class MetaFQI(BaseEstimator):
         maximum: whether the maximum is taken over those (grid) or over the whole interval (continuous, forests only).
         ties: which of several best steps is taken: the smallest, the middle, the largest, or the middle of the longest run of
             neighbours on the grid; values and targets do not depend on it.
-        reward_floor: share of the rewards, the lowest, that count as the largest of them: where long steps cost many times what
-            good ones gain, the noise of their costs hides the gains. For plans of one update: others crash, to gain afterwards.
+        reward_floor: quantile of all rewards; lower ones count as this quantile. Use it where steps may cost many times what good
+            ones gain, so that the noise of their costs hides the gains. Plan one update with it: longer plans may take ruinous
+            steps, from which later updates gain.
         threads: threads used, by default as many as there are processors; no result depends on it.
     """
 
@@ -196,7 +197,7 @@ class MetaFQI(BaseEstimator):
     num_stepsizes: NumStepsizes = 101
     maximum: Literal["grid", "continuous"] = "grid"
     ties: Ties = "smallest"
-    reward_floor: Lowest = 0.0
+    reward_floor: Lower = 0.0
     threads: Count | None = None
 
     record = None  # only models have one
@@ -233,7 +234,7 @@ class MetaFQI(BaseEstimator):
             finite &= np.isfinite(matrix).all(axis=1)
         if len(broken := np.flatnonzero(~finite)):
             raise InputError(f"transitions: {len(broken)} tuples are not finite, the first at {broken[0]}.")
-        reward = np.maximum(reward, np.quantile(reward, self.reward_floor))
+        reward = np.maximum(reward, np.quantile(reward, self.reward_floor))  # of all directions, tasks and updates
         position = chosen[:, 0] if is_menu else np.zeros(tuples, np.float32)
         if len(wrong := np.flatnonzero(~np.isin(position, np.arange(len(stepsizes), dtype=np.float32)))):
             allowed = f"the position 0 to {len(stepsizes) - 1} of {', '.join(stepsizes)}"

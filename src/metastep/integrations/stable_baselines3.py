@@ -26,7 +26,7 @@ from metastep.fqi.guard import DIVERGENCE, LOOP, Outside, own_steps
 from metastep.pretrained import ModelSource, rate_model, require_settings
 
 _ROWS = 4096  # observations in one call of the policy
-_STOPS_AT = 1.5  # times `target_kl`, an update of PPO stops
+_STOPS_AT = 1.5  # times `target_kl`: there, an update of PPO stops
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
 # What is saved, with its types; numbers may be infinite or NaN, as those of a loop are.
 _SUMS: Any = create_model("", ended=(list[list[float]], []), paid=(list[float], []))
@@ -74,7 +74,7 @@ class _Update:
 
     def __init__(self, algorithm: Any, needs: Sequence[str]) -> None:
         self.algorithm, self.policy, self.needs, self.steps = algorithm, algorithm.policy, needs, 0
-        self.most, self.critic_rate = math.inf, 1.0
+        self.most, self.critic_rate, self.was_stopped = math.inf, 1.0, False
         self._undo = ExitStack()
         self._shares: list[float] = []  # of clipped ratios, for each minibatch of the epoch
         self._squares = [0.0, 0.0]  # sums over the gradients of actor and critic
@@ -118,7 +118,11 @@ class _Update:
             if self.steps >= self.most:
                 return
             self._minibatch = minibatch
-            yield minibatch
+            try:
+                yield minibatch
+            except GeneratorExit:
+                self.was_stopped = True
+                raise
 
     def _compared(self, *given: Any) -> Any:
         """Evaluate actions, and count the ratios that are clipped."""
@@ -267,8 +271,8 @@ class LearnedRate(BaseCallback):
         update.critic_rate = values.get("critic_rate", 1.0)
         update.set(algorithm, "learning_rate", values["stepsize"])
         update.set(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
-        is_left_alone = self._outside == "trust" or "fallback" in self.stepper.guard.names
-        if not is_left_alone and getattr(algorithm, "target_kl", self) is None:
+        is_followed = self.stepper.is_guarded and "fallback" not in self.stepper.guard.names
+        if is_followed and isinstance(algorithm, PPO) and algorithm.target_kl is None:
             update.set(algorithm, "target_kl", DIVERGENCE / _STOPS_AT)
         if "clip_range" in values:
             update.set(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
@@ -294,6 +298,8 @@ class LearnedRate(BaseCallback):
         algorithm: Any = self.model
         logged = algorithm.logger.name_to_value
         divergence = float(logged["train/approx_kl"]) if "train/approx_kl" in logged else self._divergence()
+        if self._update.was_stopped and algorithm.target_kl == DIVERGENCE / _STOPS_AT:
+            divergence = max(divergence, 1.01 * DIVERGENCE)  # logged is a mean over minibatches, most of which came before
         clipped = float(logged.get("train/clip_fraction", 0.0))
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != (rate := self.proposed[-1]):
