@@ -299,7 +299,9 @@ class LearnedRate(BaseCallback):
         logged = algorithm.logger.name_to_value
         divergence = float(logged["train/approx_kl"]) if "train/approx_kl" in logged else self._divergence()
         if self._update.was_stopped and algorithm.target_kl == DIVERGENCE / _STOPS_AT:
-            divergence = max(divergence, 1.01 * DIVERGENCE)  # logged is a mean over minibatches, most of which came before
+            divergence = max(
+                divergence, 1.01 * DIVERGENCE
+            )  # logged is a mean over minibatches, most of which came before
         clipped = float(logged.get("train/clip_fraction", 0.0))
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != (rate := self.proposed[-1]):
