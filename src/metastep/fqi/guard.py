@@ -206,8 +206,7 @@ def unlike(trained: Sequence[Values], own: Values) -> dict[str, str]:
         elif known:  # discounts by how many steps they look ahead
             ends = min(known), max(known)
             low, high, number = (1.0 / max(1.0 - x, SMALLEST) if name == "discount" else x for x in (*ends, value))
-            most = ANY if name == "num_updates" else high * FACTOR  # what a model observes of a budget is its share
-            is_near, reach = low / FACTOR <= number <= most, " to ".join(dict.fromkeys(f"{x:g}" for x in ends))
+            is_near, reach = low / FACTOR <= number <= high * FACTOR, " to ".join(dict.fromkeys(f"{x:g}" for x in ends))
         if known and not is_near:
             found[name] = f"{name} is {value if isinstance(value, str) else f'{value:g}'}, trained on {reach}"
     return found
