@@ -42,7 +42,10 @@ def test_a_fixed_space_holds_one_task() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((("a", "b"), (0.0,), (1.0, 1.0)), r"high and units have \[2, 1, 2, 2\] entries, they must be equal"),
+        (
+            (("a", "b"), (0.0,), (1.0, 1.0)),
+            r"names, low, high and units have \[2, 1, 2, 2\] entries, they must be equal",
+        ),
         ((("a",), (0.0,), (1.0,), ("kg", "m")), r"names, low, high and units have \[1, 1, 1, 2\] entries"),
         ((("a b",), (0.0,), (1.0,)), "ContextSpace: names are a b. .* must be valid identifiers: 'a b'"),
         ((("_a",), (0.0,), (1.0,)), "ContextSpace: names are _a. Field names cannot start with an underscore: '_a'"),

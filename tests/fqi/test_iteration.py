@@ -189,7 +189,11 @@ def test_follows_scikit_learns_manner(data):
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, {}, "regressor whose heads are not forests"),
         ({"reward_floor": 0.6}, {}, "fqi.reward_floor: 0.6 must be less than or equal to 0.5"),
         ({"ties": "median"}, {}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),
-        ({"maximum": "continuous", "ties": "middle"}, {}, "must be 'smallest' where fqi.maximum is 'continuous'"),
+        (
+            {"maximum": "continuous", "ties": "middle"},
+            {},
+            "'middle' must be 'smallest' where fqi.maximum is 'continuous'",
+        ),
         ({"stepsize_high": 1.0}, {}, "stepsize spans"),
         ({"stepsize_low": 5.0}, {}, "stepsize_low: 5.0 must lie below stepsize_high = 4.0"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, {}, "as many as float32 can tell apart"),

@@ -156,6 +156,7 @@ def test_models_of_several_families_know_all_their_loops():
         "num_envs": "num_envs is 64, trained on 2 to 8",
         "num_updates": "num_updates is 6250, trained on 400",
     }
+    assert [*unlike(known.trained_on, {"num_updates": 5.0})] == ["num_updates"]
     assert loop_of({"rule": 5, "policy": [], "num_envs": "many", "num_steps": -3, "discount": float("nan")}) == {}
     assert len(eager(rule=[], families=3, loops={"x": 1}, policy=0, num_envs="", discount=None).record.trained_on) == 2
 

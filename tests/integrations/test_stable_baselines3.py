@@ -275,12 +275,13 @@ def test_the_last_epochs_clip_fraction_is_that_of_the_only_epoch():
 
 
 def test_an_update_that_goes_too_far_is_stopped_unless_the_user_has_a_limit_or_trusts_the_model(monkeypatch):
-    monkeypatch.setattr("metastep.integrations.stable_baselines3.DIVERGENCE", 1e-9)
+    monkeypatch.setattr("metastep.integrations.stable_baselines3._TARGET_KL", 1e-9)
     made = []
     for outside, own in (("fallback", None), ("fallback", 10.0), ("trust", None)):
         algorithm = make("PPO")
         algorithm.target_kl, steps = own, watch_steps(algorithm)
-        algorithm.learn(20 * ENVS * STEPS, callback=Guarded(whole_model(()), outside=outside))
+        algorithm.learn(20 * ENVS * STEPS, callback=(callback := Guarded(whole_model(()), outside=outside)))
         assert algorithm.target_kl == own
+        assert (callback.measured["approx_kl"] > algorithm.logger.name_to_value["train/approx_kl"]) == (not made)
         made.append(len(steps))
     assert made[0] < min(made[1:])

@@ -26,7 +26,7 @@ from metastep.fqi.guard import DIVERGENCE, LOOP, Outside, own_steps
 from metastep.pretrained import ModelSource, rate_model, require_settings
 
 _ROWS = 4096  # observations in one call of the policy
-_STOPS_AT = 1.5  # times `target_kl`: there, an update of PPO stops
+_TARGET_KL = DIVERGENCE / 1.5  # an update of PPO stops above 1.5 times it
 _STATE = "learned_rate"  # attribute of an algorithm that is saved and loaded with it
 # What is saved, with its types; numbers may be infinite or NaN, as those of a loop are.
 _SUMS: Any = create_model("", ended=(list[list[float]], []), paid=(list[float], []))
@@ -111,6 +111,16 @@ class _Update:
         found: dict[str, Any] = {"gradient_steps": self.steps, "last_clip_fraction": np.mean(self._shares or [0.0])}
         found |= zip(("gradient_norm", "actor_gradient_norm"), self._lengths / max(1, self.steps), strict=True)
         return {name: float(value) for name, value in found.items() if name in self.needs}
+
+    @torch.no_grad()
+    def stopped_at(self) -> float:
+        """Return the divergence of the minibatch that stopped the update, 0 where none did: no step was made with it."""
+        if not self.was_stopped:
+            return 0.0
+        last, is_discrete = self._minibatch, isinstance(self.algorithm.action_space, Discrete)
+        actions = last.actions.long().flatten() if is_discrete else last.actions
+        log_ratio = self._evaluate(last.observations, actions)[1] - last.old_log_prob
+        return float((log_ratio.exp() - 1.0 - log_ratio).mean())
 
     def _minibatches(self, batch_size: int | None = None) -> Iterator[Any]:
         self._shares = []
@@ -273,7 +283,7 @@ class LearnedRate(BaseCallback):
         update.set(algorithm, "lr_schedule", FloatSchedule(values["stepsize"]))
         is_followed = self.stepper.is_guarded and "fallback" not in self.stepper.guard.names
         if is_followed and isinstance(algorithm, PPO) and algorithm.target_kl is None:
-            update.set(algorithm, "target_kl", DIVERGENCE / _STOPS_AT)
+            update.set(algorithm, "target_kl", _TARGET_KL)
         if "clip_range" in values:
             update.set(algorithm, "clip_range", FloatSchedule(values["clip_range"]))
         if "entropy_weight" in values:
@@ -298,10 +308,9 @@ class LearnedRate(BaseCallback):
         algorithm: Any = self.model
         logged = algorithm.logger.name_to_value
         divergence = float(logged["train/approx_kl"]) if "train/approx_kl" in logged else self._divergence()
-        if self._update.was_stopped and algorithm.target_kl == DIVERGENCE / _STOPS_AT:
-            divergence = max(
-                divergence, 1.01 * DIVERGENCE
-            )  # logged is a mean over minibatches, most of which came before
+        if getattr(algorithm, "target_kl", None) == _TARGET_KL:
+            # What is logged is a mean over minibatches, most of which came before the one that stopped the update.
+            divergence = max(divergence, self._update.stopped_at())
         clipped = float(logged.get("train/clip_fraction", 0.0))
         used = float(algorithm.policy.optimizer.param_groups[0]["lr"])
         if used != (rate := self.proposed[-1]):
