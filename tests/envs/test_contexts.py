@@ -10,6 +10,7 @@ from metastep._core.errors import InputError
 from metastep.envs.contexts import ContextSpace
 
 SPACE = ContextSpace(("mass", "length"), (0.1, -2.0), (2.0, 5.0), ("kg", "m"))
+UNEQUAL = ("a", "b"), (0.0,), (1.0, 1.0)
 
 
 def test_samples_are_uniform_inside_and_seeded() -> None:
@@ -42,10 +43,7 @@ def test_a_fixed_space_holds_one_task() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            (("a", "b"), (0.0,), (1.0, 1.0)),
-            r"names, low, high and units have \[2, 1, 2, 2\] entries, they must be equal",
-        ),
+        (UNEQUAL, r"names, low, high and units have \[2, 1, 2, 2\] entries, they must be equal"),
         ((("a",), (0.0,), (1.0,), ("kg", "m")), r"names, low, high and units have \[1, 1, 1, 2\] entries"),
         ((("a b",), (0.0,), (1.0,)), "ContextSpace: names are a b. .* must be valid identifiers: 'a b'"),
         ((("_a",), (0.0,), (1.0,)), "ContextSpace: names are _a. Field names cannot start with an underscore: '_a'"),

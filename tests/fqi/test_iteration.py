@@ -22,6 +22,7 @@ from tests.fqi.problems import HIGH, MENU, all_actions, menu_transitions, transi
 
 SMALL = {"iterations": 3, "regressor": ExtraTrees(8, 0.05), "random_state": 7, "num_stepsizes": 31}
 PLAIN, CHOICE = SMALL | {"stepsize_high": HIGH}, SMALL | {"menu": MENU}
+MIDDLE = {"maximum": "continuous", "ties": "middle"}
 
 
 @pytest.fixture(scope="module")
@@ -189,11 +190,7 @@ def test_follows_scikit_learns_manner(data):
         ({"maximum": "continuous", "regressor": KNeighborsRegressor()}, {}, "regressor whose heads are not forests"),
         ({"reward_floor": 0.6}, {}, "fqi.reward_floor: 0.6 must be less than or equal to 0.5"),
         ({"ties": "median"}, {}, "fqi.ties: 'median' must be 'smallest', 'middle', 'largest' or 'longest-run'"),
-        (
-            {"maximum": "continuous", "ties": "middle"},
-            {},
-            "'middle' must be 'smallest' where fqi.maximum is 'continuous'",
-        ),
+        (MIDDLE, {}, "'middle' must be 'smallest' where fqi.maximum is 'continuous'"),
         ({"stepsize_high": 1.0}, {}, "stepsize spans"),
         ({"stepsize_low": 5.0}, {}, "stepsize_low: 5.0 must lie below stepsize_high = 4.0"),
         ({"stepsize_low": 1e6, "stepsize_high": 1e6 + 1}, {}, "as many as float32 can tell apart"),

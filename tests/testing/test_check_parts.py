@@ -222,10 +222,7 @@ LINE = "`is_along_a_line` is True, but theta' - theta is not h times a vector th
             applies(lambda after: after._replace(theta=after.theta.astype(jnp.bfloat16))),
             "the theta that `apply` returns has dtype bfloat16, it must be float32",
         ),
-        (
-            applies(lambda after: after._replace(flagged=jnp.any(after.flagged))),
-            r"`flagged` has shape \(\), it must be \(5,\)",
-        ),
+        (applies(lambda a: a._replace(flagged=jnp.any(a.flagged))), r"`flagged` has shape \(\), it must be \(5,\)"),
         (applies(lambda after: after._replace(state=None)), "`apply` returns is the state .*, but the first state is"),
         (SharesVelocity(), "what `apply` gives for a learner must not depend on other learners"),
         (applies(lambda after: after._replace(flagged=jnp.zeros_like(after.flagged))), UNUSABLE),
